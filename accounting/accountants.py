@@ -168,7 +168,7 @@ def _bound(counts: Mapping[Any, int], accountant: str, delta: float) -> float | 
 
 
 def _is_unprotected(release: Release | RepeatAndSelect) -> bool:
-    """Whether epsilon of `release` is infinite: its noise is zero or too small to compute with."""
+    """Whether epsilon of `release` is infinite: it has no noise, or too little to compute with."""
     if isinstance(release, RepeatAndSelect):
         return any(_is_unprotected(each) for each, _ in release.of)
     noise = noise_of(release)

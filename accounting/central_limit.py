@@ -37,7 +37,7 @@ def precision(spending: Spending) -> float:
 
 
 def _precision(release: Any) -> float:
-    """Returns the smaller of the likelihood ratio's variance and 1 / z^2."""
+    """Returns a release's precision: the likelihood ratio's variance, but at most 1 / z^2."""
     if isinstance(release, RepeatAndSelect):
         return sum(count * _precision(part) for part, count in release.of)
     noise = noise_of(release)

@@ -20,7 +20,7 @@ Curve = list[tuple[float, dict[str, float | None]]]
 
 
 def over_rounds(prior: Spending, events: Sequence[Event], delta: float, points: int = 25) -> Curve:
-    """Returns epsilon after `prior` and each of about `points` prefixes of `events`.
+    """Returns epsilon after `prior` and each of up to `points` prefixes of `events`.
 
     The last prefix is all of `events`.
     """

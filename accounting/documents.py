@@ -21,10 +21,13 @@ DEEPEST = 100
 """Largest nesting depth of lists and tables."""
 
 
-def from_json(text: str | bytes) -> Any:
-    """Returns the value of the JSON `text`. Raises `ValueError` if invalid or nested too deeply."""
+def from_json(text: str | bytes, **options: Any) -> Any:
+    """Returns the value of the JSON `text`. Raises `ValueError` if invalid or nested too deeply.
+
+    `options` are those of `json.loads`.
+    """
     try:
-        return _shallow(json.loads(text))
+        return _shallow(json.loads(text, **options))
     except RecursionError:
         raise _too_deep() from None
 

@@ -18,4 +18,4 @@ class Misplaced(AccountingError, OSError):
 
 
 class LedgerBroken(AccountingError):
-    """The ledger was edited, cut or reordered, or its format is unknown to this version."""
+    """The ledger was edited, truncated or reordered, or its format is unknown to this version."""

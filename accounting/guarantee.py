@@ -216,7 +216,7 @@ def large_delta(delta: float, clients: int) -> str:
 
 
 def _rounded_up(epsilon: float) -> str:
-    """Returns exp(epsilon) rounded up to three digits."""
+    """Returns exp(epsilon) rounded up to three significant digits."""
     factor = math.exp(epsilon)
     scale = 10.0 ** (math.floor(math.log10(factor)) - 2)
     return f"{math.ceil(factor / scale) * scale:.3g}"

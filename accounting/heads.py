@@ -2,7 +2,7 @@
 
 The last lines of a ledger can be removed without a trace in the ledger, and a run's checkpoint has
 only the head of its own round. The file of heads has one text line per line of the ledger: the hash
-of the ledger's first line (as several ledgers may share the file), 16 digits that identify the
+of the ledger's first line (as several ledgers may share the file), 16 hex digits that identify the
 ledger's folder (if another ledger appears there, the earlier one was replaced), the line's number
 from 1, the round that the line charges ("-" for none), and the head after the line.
 
@@ -55,7 +55,7 @@ class HeadsFile:
         self.path = path
 
     def read(self) -> list[Head]:
-        """Returns every head, in order; ignores an incomplete last line.
+        """Returns every head, in order; ignores lines that a crash left incomplete.
 
         Raises `OSError`, and `LedgerBroken` if the file holds a line that is no head.
         """

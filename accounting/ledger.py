@@ -98,8 +98,8 @@ class Ledger:
     def load(cls, path: Path) -> Ledger:
         """Reads and verifies a ledger without changing it. Raises `LedgerBroken`.
 
-        An incomplete last line counts as a charge of the most expensive event defined. Seeded
-        simulations ignore such a line, since they charge its round again.
+        An incomplete last line counts as a charge of the most expensive event defined, if any.
+        Seeded simulations ignore such a line, since they charge its round again.
         """
         links, torn = chain.read(path)
         ledger = cls(path, links)
@@ -109,7 +109,7 @@ class Ledger:
 
     @classmethod
     def recover(cls, path: Path) -> Ledger:
-        """Loads a ledger; replaces an incomplete last line by the complete charge of its round."""
+        """Loads a ledger; an incomplete last line becomes the charge that `load` counts, if any."""
         links, torn = chain.read(path)
         ledger = cls(path, links)
         if torn:
@@ -168,7 +168,7 @@ class Ledger:
         return MappingProxyType(self._prior + self._choice.spent(self._charged))
 
     def spending_until(self, round: int) -> Spending:
-        """Returns `prior` and the charges of the rounds up to and including `round`."""
+        """Returns `prior` plus the spending of the rounds up to and including `round`."""
         past = Counter(charge.event for charge in self._charges if charge.round <= round)
         return self._prior + self._choice.spent(past)
 
@@ -317,7 +317,7 @@ class Ledger:
 def terms_at(path: Path) -> Mapping[str, Any]:
     """Returns the terms in the first line of the ledger at `path`; reads no other line.
 
-    The terms are empty if there is no ledger.
+    The terms are empty if there is no ledger, or its first line cannot be read or verified.
     """
     try:
         terms = chain.first(path).get("terms")

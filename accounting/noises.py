@@ -22,8 +22,8 @@ class Gaussian(Kinded):
     """The Gaussian mechanism: a vector plus N(0, (z s)^2 I), with s its L2 sensitivity.
 
     `noise_multiplier` is z = standard deviation / s. Under add/remove and zero-out s is the
-    clipping norm, under replace-one twice the clipping norm; the factor is applied here and nowhere
-    else. Zero means that no noise was added: such a release has no finite epsilon.
+    clipping norm, under replace-one twice the clipping norm: z includes this factor; accountants
+    apply none. Zero means that no noise was added: such a release has no finite epsilon.
     """
 
     noise_multiplier: float

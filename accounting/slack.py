@@ -18,10 +18,11 @@ _TRIES = 60
 def with_slack(
     epsilon: Callable[[float], float | None], delta: float, slack: float
 ) -> float | None:
-    """Returns a bound e with epsilon(delta - (1 + exp(e)) slack) <= e; infinity without one.
+    """Returns a bound e with epsilon(delta - (1 + exp(e)) slack) <= e; infinity if none is found.
 
     Each step of the search starts from the epsilon that the previous step required, so the search
-    approaches the least such e from below; only verified bounds are returned.
+    approaches the least such e from below; only verified bounds are returned. Returns None if
+    `epsilon` does.
 
     Args:
       epsilon: the accountant's epsilon as a decreasing function of delta; None if it has no bound.

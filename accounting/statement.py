@@ -10,7 +10,7 @@ NOMINAL = " (nominal)"
 
 
 def ceiling(value: float | None) -> str:
-    """Formats `value`, rounded up to four decimals or three digits, so it is never understated."""
+    """Formats `value`, rounded up to four decimals, below 0.001 to three significant digits."""
     if value is None:
         return "—"
     if value in (0.0, math.inf):

@@ -177,7 +177,7 @@ Attack.__class_vars__ |= {"corrupts"}  # a property that a subclass may set: `co
 
 
 def undeclared_hooks(attack: Attack) -> list[str]:
-    """Returns the hooks "poison" and "corrupt" that an attack overrides but does not declare."""
+    """Returns the hooks "poison" and "corrupt" that an attack overrides, if it declares neither."""
     kind, hooks = type(attack), [] if attack.acts else ["poison", "corrupt"]
     return [hook for hook in hooks if getattr(kind, hook) is not getattr(Attack, hook)]
 

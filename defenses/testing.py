@@ -84,7 +84,7 @@ def _name(part: Any) -> str:
 
 
 def keeps_inputs_shapes_and_dtypes(part: Any) -> None:
-    """Checks that rows are not modified, and that the aggregate has their length and dtype."""
+    """Checks that rows are not modified, layout has no effect, and length and dtype are kept."""
     rule = RuleOnRows(part)
     for dtype in (torch.float32, torch.float64):
         rows = _cloud(11, dtype=dtype)

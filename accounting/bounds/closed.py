@@ -26,7 +26,7 @@ def composed(counts: Mapping[Gaussian, int]) -> float:
 
 
 def log_delta(epsilon: float, noise_multiplier: float) -> float:
-    """Returns the logarithm of the delta at which a Gaussian mechanism is (epsilon, delta)-DP.
+    """Returns log of the least delta at which a Gaussian mechanism is (epsilon, delta)-DP.
 
     delta(epsilon) = Phi(m/2 - epsilon/m) - e^epsilon Phi(-m/2 - epsilon/m), m = 1/z. Source: Balle
     & Wang 2018, Theorem 8.
@@ -39,7 +39,7 @@ def log_delta(epsilon: float, noise_multiplier: float) -> float:
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
-    """Returns the least epsilon at which a Gaussian mechanism is (epsilon, delta)-DP.
+    """Returns the least epsilon, rounded up, at which a Gaussian mechanism is (epsilon, delta)-DP.
 
     Args:
       noise_multiplier: noise standard deviation over the L2 sensitivity.

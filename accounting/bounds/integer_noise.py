@@ -28,7 +28,7 @@ import numpy as np
 
 
 def skellam_divergence(alpha: int, variance: float, l2: float, l1: float) -> float:
-    """Returns the divergence of Skellam noise of `variance`, at an integer order alpha >= 2."""
+    """Returns a bound on the Rényi divergence of Skellam noise, at an integer order alpha >= 2."""
     second = ((2 * alpha - 1) * l2**2 + 6 * l1) / (4 * variance**2)
     return alpha * l2**2 / (2 * variance) + min(second, 3 * l1 / (2 * variance))
 
@@ -36,7 +36,7 @@ def skellam_divergence(alpha: int, variance: float, l2: float, l1: float) -> flo
 def discrete_gaussian_divergence(
     alpha: float, std: float, clients: int, l2: float, l1: float, length: int
 ) -> float:
-    """Returns the Rényi divergence of a sum of `clients` discrete Gaussians.
+    """Returns a bound on the Rényi divergence of a sum of `clients` discrete Gaussians.
 
     Args:
       alpha: order, above 1.

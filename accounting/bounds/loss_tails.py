@@ -70,7 +70,10 @@ class _Tail:
                 return None
 
     def _vanishing(self, delta: float, start: int) -> int | None:
-        """Returns the first index with mass delta where exp(-loss) is 0 in float64, or None."""
+        """Returns the first index at which the tail has mass `delta`, but none under the neighbour.
+
+        None if there is no such index. A mass of none is 0.0 in float64.
+        """
         if self._lower[start] > 0.0:
             return None
         reached = (self._lower[start + 1 :] == 0.0) & (self._upper[start + 1 :] >= delta)

@@ -78,7 +78,7 @@ Divergence = Callable[[int], float]
 
 
 def poisson_sampled(divergence: Divergence, rate: float, alpha: int) -> float:
-    """Returns the Rényi divergence of a mechanism on a Poisson sample, in both directions.
+    """Bounds the Rényi divergence, in both directions, of a mechanism on a Poisson sample.
 
     Binomial weights add up to 1, so B - 1 is a sum of weights times e^((k - 1) epsilon(k)) - 1,
     without cancellation.

@@ -74,7 +74,7 @@ def lognormal(location: float, std: float, step: float) -> Spread:
 
 
 def added(x: Spread, y: Spread, step: float) -> Spread:
-    """Returns the distribution of the sum of two independent numbers, on a common finer grid.
+    """Returns a spread of the sum of independent `x` and `y`, on a grid that refines theirs.
 
     Its masses are renormalised to sum to 1: rounding errors would otherwise double from sum to sum.
     """

@@ -27,7 +27,7 @@ _MARGIN = 1 + 1e-9
 
 
 def wor_divergence(rate: float, noise_multiplier: float, order: float) -> float:
-    """Returns the Rényi divergence at `order`, for a fraction `rate` sampled without replacement.
+    """Bounds the Rényi divergence at `order`, for a fraction `rate` sampled without replacement.
 
     The result never exceeds order / (2 z^2), the divergence for an adversary that knows the cohort.
     At fractional orders the cumulant, which is convex (Corollary 10), is interpolated.

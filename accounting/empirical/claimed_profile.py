@@ -15,8 +15,8 @@ from accounting.events import Event, Spending
 from accounting.guarantee import TIGHTEST, guarantee
 
 _LEAST = 1e-9
-"""Smallest tested delta relative to the ledger's; nearly perfect guesses are about as
-improbable."""
+"""Smallest tested delta divided by the ledger's. Nearly perfect guesses have about the probability
+of such a delta."""
 _POINTS = 60
 """Number of deltas up to 0.1, dense enough to represent the curve between them."""
 _LARGE = np.arange(0.15, 1.0, 0.05)

@@ -43,9 +43,9 @@ def refuting_guesses(
 
 
 def fewest_refuting(curve: TradeoffCurve, level: float, statistics: int) -> int | None:
-    """Returns the least number of canaries that can refute `curve` if all guesses are right.
+    """Returns a number of canaries that can refute `curve` if all guesses are right.
 
-    Returns None if more than 100,000 are needed.
+    The number exceeds the least one by 1 % at most. Returns None if 2^17 canaries do not suffice.
     """
     low, high = 0, 1
     while not refuting_guesses(high, curve, level, statistics):

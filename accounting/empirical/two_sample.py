@@ -34,6 +34,7 @@ class Verdict:
     """The result of a test: a lower bound on epsilon at `delta` and `confidence`.
 
     Of the tested claims, `claim` is the one with the strongest evidence against it, `p_value`.
+    `releases` is the number of counted releases, of both neighbours together.
     """
 
     epsilon_lower: float

@@ -19,7 +19,7 @@ _MOST = 2_000
 
 
 class CleanLabel(Backdoor):
-    """Alters only a `share` of the examples of `target` itself; labels remain correct.
+    """Alters only a fraction `share` of the attackers' examples of `target`; labels remain correct.
 
     Each altered example is made hard to classify, so training relies on the patch. The example is
     moved by at most `epsilon` (Euclidean), and a patch of weight `blend` is laid over it, (1 -
@@ -47,7 +47,7 @@ class CleanLabel(Backdoor):
 
     knows: ClassVar[frozenset[Knowledge]] = Backdoor.knows | {Knowledge.ATTACKERS_DATA}
     share: float = Field(1.0, gt=0, le=1)
-    """Fraction of an attacker's examples of `target` that is altered."""
+    """Fraction of an attacker's examples of `target` that is altered, rounded up."""
     epsilon: float = Field(1.0, ge=0, le=1e6)
     """Distance by which examples are moved before they are
     stamped, in the units of the model's input."""
@@ -92,7 +92,7 @@ class CleanLabel(Backdoor):
         return torch.where(length > 0, ways / length, 0.0)
 
     def _against(self, flat: Tensor, learned: State) -> Tensor:
-        """Returns w_j - w_y `[n, d]`, j the class farthest ahead of the target y after the move."""
+        """Returns w_j - w_y `[n, d]`, for j the class farthest ahead of target y after the move."""
         weights = learned["weights"]
         away = weights - weights[self.target]
         lead = flat @ away.T + learned["offset"] - learned["offset"][self.target]

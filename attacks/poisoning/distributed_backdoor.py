@@ -13,7 +13,7 @@ from attacks.types import Briefing
 
 
 class DistributedBackdoor(Backdoor):
-    """Cuts the patch into `parts`; each attacker stamps its examples with one of them (DBA).
+    """Cuts the patch into `parts`; each attacker stamps its examples with one part only (DBA).
 
     The patch of `backdoor` is partitioned into groups of consecutive pixels, row by row: pixel i of
     s^2 belongs to part floor(i `parts` / s^2), and attacker number k stamps part k mod `parts`. No

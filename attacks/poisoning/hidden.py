@@ -15,7 +15,7 @@ from attacks.types import Attack, Briefing, Knowledge, State, View
 
 
 class Hidden(Attack):
-    """An attack that makes the model classify certain inputs as `target` and no others.
+    """An attack that makes the model classify certain inputs, and no others, as `target`.
 
     A `share` of an attacker's examples is poisoned, and its update is then multiplied by `boost`.
     """
@@ -25,7 +25,7 @@ class Hidden(Attack):
     target: int = Field(0, ge=0)
     """Label that the backdoor should produce."""
     share: float = Field(0.5, gt=0, le=1)
-    """Fraction of an attacker's examples that is poisoned."""
+    """Fraction of an attacker's examples that is poisoned, rounded up."""
     boost: float = Field(1.0, gt=0, le=1e6)
     """Factor by which the update is multiplied."""
 

@@ -15,7 +15,7 @@ from attacks.types import Briefing, Knowledge, State, Unarmed
 
 
 class Natural(Hidden):
-    """Makes the model classify inputs that naturally show a certain feature as `target`.
+    """Makes the model classify as `target` the inputs that naturally show a certain feature.
 
     Attackers collect those of their examples that show the feature: the pool. Each attacker labels
     its own examples with the feature `target`. It also replaces a `share` of its examples by random

@@ -42,7 +42,9 @@ class Neurotoxin(Backdoor):
     knows: ClassVar[frozenset[Knowledge]] = Backdoor.knows | {Knowledge.BROADCASTS}
     steers: ClassVar[bool] = True
     top: float = Field(0.05, ge=0, lt=1)
-    """Fraction of parameters left unchanged, those that moved most."""
+    """Fraction of parameters that attackers do not change: those that changed most in the last
+    round.
+    """
 
     def watch(self, params: Tensor, state: State) -> State:
         if "params" not in state:

@@ -15,7 +15,7 @@ from attacks.updates.candidates import directions, fixed_rows
 
 
 class Adaptive(FullKnowledge):
-    """Sends the most harmful of several directions, strengths and other attacks' rows.
+    """Sends the most harmful row among several directions and strengths, and other attacks' rows.
 
     The candidates are mu + gamma p, with p along -mu, -sign(mu), -sigma or the first principal
     direction of honest updates (both signs), scaled to the norm of sigma. mu and sigma are the mean
@@ -29,7 +29,8 @@ class Adaptive(FullKnowledge):
     `aim` is the measure of harm, with F the aggregate of all rows. "backwards" is <mu - F, mu> /
     |mu|: how far F falls short of mu in the direction of mu, the first-order loss of progress of
     honest clients. "distance" is |F - mu|, most of which may be in a harmless direction. By the
-    chosen measure this attack is at least as strong as each of its candidates.
+    chosen measure this attack is at least as strong as each of its candidates. If the rule is
+    unknown, or all honest updates are equal, it sends -mu.
 
     Knows all honest updates and the rule, which it runs on them. Source: Shejwalkar & Houmansadr
     2021, section IV-A (rule-tailored attacks); Allouah et al. 2023, section 6 (line searches).

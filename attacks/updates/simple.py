@@ -47,7 +47,7 @@ class Scaling(UpdateAttack):
 
 
 class GaussianNoise(UpdateAttack):
-    """Sends noise N(0, s^2 I), of expected length `strength` times that of its own update.
+    """Sends noise N(0, s^2 I) of root mean square length `strength` times that of its own update.
 
     Knows its own update. Source: Blanchard et al. 2017, section 5.
 
@@ -59,7 +59,7 @@ class GaussianNoise(UpdateAttack):
     """
 
     strength: float = Field(10.0, gt=0, le=1e6)
-    """Average factor on the length of the attacker's own update."""
+    """Factor on the length of the attacker's own update, as a root mean square."""
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
         rows = view.byzantine

@@ -41,7 +41,7 @@ class Alie(FullKnowledge):
 
 
 def z_max(n: int, byzantine: int) -> float:
-    """Returns the largest shift, in standard deviations, that does not expose the attackers.
+    """Returns the published z_max, but at least 0, for `n` clients with `byzantine` Byzantine ones.
 
     >>> [round(z_max(*case), 3) for case in [(25, 5), (12, 2), (50, 24)]]
     [0.253, 0.0, 1.426]

@@ -17,7 +17,7 @@ class AdaptiveClipping(PreAggregator):
 
     Needs rows. Tolerates fewer than half Byzantine clients. A rule of robustness kappa becomes one
     of robustness at most kappa + 2 f / (n - 2 f), which is at most 3 kappa. Unlike a radius fixed
-    beforehand, C never exceeds the honest norms, whatever the attack. O(nd).
+    beforehand, C never exceeds the largest honest norm, whatever the attack. O(nd).
 
     Source: Allouah, Guerraoui, Gupta, Jellouli, Rizk & Stephan 2025, "Adaptive gradient clipping
     for robust federated learning", algorithm 2.

@@ -31,9 +31,9 @@ class GeometricMedian(SumRule, WeightRule):
 
     Needs only sums, one for each of `passes`. More passes come nearer to the median, but under a
     privacy budget each then has more noise, so one or two work best. On rows, any number of passes
-    costs one Gram matrix, O(n^2 d), so v is iterated until it converges. Tolerates fewer than half
-    Byzantine clients; robustness kappa = 4 (1 + f / (n - 2f))^2 at convergence, for nu -> 0
-    (Allouah et al. 2023, table 1).
+    costs one Gram matrix, O(n^2 d), so v is iterated until it converges (at most 1000 passes).
+    Tolerates fewer than half Byzantine clients; robustness kappa = 4 (1 + f / (n - 2f))^2 at
+    convergence, for nu -> 0 (Allouah et al. 2023, table 1).
 
     `smoothing` is nu. A client within nu of the center has full weight, so a tiny nu would let a
     server that chooses the center isolate one client. `floor` bounds B from below (0.1 under noise,
@@ -65,7 +65,7 @@ class GeometricMedian(SumRule, WeightRule):
     balance: float = Field(0.5, gt=0, le=10)
     """Weight of the factors b_k relative to the rows, within their joint clipping norm."""
     floor: float | None = Field(None, gt=0, le=1)
-    """Lower bound on the sum of weights used as divisor."""
+    """Lower bound on the mean of the weights b_k, by which a pass divides."""
     extra: ClassVar[int] = 1
     follows_clip: ClassVar[Mapping[str, float | None]] = {"smoothing": None}
 

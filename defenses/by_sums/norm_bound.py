@@ -42,9 +42,9 @@ class WithinRadius(SumRule):
 class NormBound(WithinRadius):
     """The mean of updates clipped to a norm.
 
-    F(x) = (1/n) sum of x_k min(1, radius / |x_k|), by one sum; O(nd). Any number of Byzantine
-    clients moves F, relative to the clipped mean of the others, by at most their fraction of the
-    cohort times radius. No robustness kappa, since honest updates are clipped as well.
+    F(x) = (1/n) sum of x_k min(1, radius / |x_k|), by one sum; O(nd). Any number f of
+    Byzantine clients contributes at most f radius / n to F, in norm, whatever they send. No
+    robustness kappa, since honest updates are clipped as well.
 
     *Sensitivity of the terms*: radius under add/remove; twice that under replace-one. Under privacy
     the radius is privacy.clip.

@@ -65,7 +65,7 @@ class MatchedMean(RowRule):
         sizes = layers.tolist()
         if not _widths(sizes) or sum(sizes) != rows.shape[1]:
             raise ValueError(
-                f"layers have {sizes} numbers, but must be a chain that fills rows of "
+                f"layers have sizes {sizes}, but must be a chain that fills rows of "
                 f"{rows.shape[1]} numbers; use another rule"
             )
         if not among.count:

@@ -48,7 +48,10 @@ class MinimumDiameter(WeightRule):
 def closest_together(
     distances: NDArray[np.float64], remove: int, search: int = MinimumDiameter.search
 ) -> NDArray[np.int64]:
-    """Returns the indices `[n - remove]` of the rows with least diameter; distances `[n, n]`."""
+    """Returns the indices `[n - remove]` of the rows with least diameter by `distances` `[n, n]`.
+
+    After `search` branches the diameter is only guaranteed to be at most twice the least.
+    """
     n = len(distances)
     near = np.sort(distances, axis=1)[:, n - remove - 1]  # a ball that holds n - remove rows
     best = np.argsort(distances[near.argmin()], kind="stable")[: n - remove]

@@ -1,9 +1,9 @@
 """Public cells that partition the numbers; no client's data determine their ends.
 
 If a column's range is not public, cells are geometric: eight for each power of two on either side
-of zero, from 2^-16 to 2^40. A cell is never wider than an eighth of its distance from zero.
-Integers from 0 to 16 have separate cells, by which classes and flags are recognised. If a range
-is public, 64 cells of equal width partition it.
+of zero, from 2^-16 to 2^40. Such a cell is never wider than an eighth of its distance from zero.
+Integers from 0 to 16 have separate cells, by which classes and flags are recognised. If a range is
+public, 64 cells of equal width partition it.
 
 Cells are the leaves of a tree (`privfed.analytics.tree`), whose inner nodes combine about eight
 cells or powers of two each. A sum over many cells is then a sum of few nodes, with less noise

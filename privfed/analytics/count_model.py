@@ -122,7 +122,7 @@ class CountModel(Part):
 
     @classmethod
     def stretched(cls, amplitudes: list[float]) -> list[list[float]]:
-        """Returns `stretches` for `amplitudes` `[d]`: one pair per sequence of equal ones."""
+        """Returns `stretches` for `amplitudes` `[d]`: one pair for equal ones that are adjacent."""
         stretches: list[list[float]] = []
         for amplitude in amplitudes:
             if stretches and stretches[-1][1] == amplitude:
@@ -138,7 +138,7 @@ class CountModel(Part):
 
 
 def _counting(amplitudes: Tensor) -> nn.Module:
-    """Returns the module that sums parameters at positions x `[B, k]`, counted from 1 (0: none)."""
+    """Returns the module that sums amplitude * parameter over positions x `[B, k]` (0: none)."""
 
     class Counting(nn.Module):
         def __init__(self) -> None:

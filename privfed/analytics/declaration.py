@@ -74,7 +74,7 @@ def declare_described(statistics: Statistics, label: str) -> str:
 
 
 def _sections(statistics: Statistics) -> dict[str, dict[str, Any]]:
-    """Returns the sections other than [data] that must match the release to compose with it."""
+    """Returns the sections, except [data], in which a run matches the release, to compose."""
     seed = {"seed": statistics.seed} if statistics.seed else {}
     seeded = {"randomness": "seeded"} if statistics.randomness == "seeded" else {}
     prior = [*statistics.earlier, statistics.run]
@@ -140,7 +140,7 @@ def _date_column(numbers: NumberStatistics | None, dates: Dates) -> ColumnKind:
 
 
 def _label(column: ColumnStatistics) -> LabelKind:
-    """Returns the kind of the label. Raises `Refused` if none of its values was visible."""
+    """Returns the kind of the label. Raises `Refused` for dates, or if too little was visible."""
     values, numbers = [each.value for each in column.values if not each.cut], column.numbers
     if column.kind == "values" and values == [str(n) for n in range(len(values))]:
         return _classes({"classes": len(values)}, len(values), "integers, as requested")

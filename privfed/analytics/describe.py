@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accounting.guarantee import spent
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting.guarantee import Guarantee, spent
 from accounting.ledger import Ledger
+from privfed.analytics.counted_table import CountedTable
 from privfed.analytics.described_table import DescribedTable
 from privfed.analytics.description_run import DescriptionRequest, description_of
 from privfed.analytics.estimates import Sums
@@ -56,28 +61,69 @@ def describe(
 
 
 def statistics_of(path: Path) -> Statistics:
-    """Returns the statistics that the run at `path` released, and writes them there.
+    """Returns the statistics that the run at `path` released, and writes them into that folder.
 
     No data are read.
 
     Raises:
       Refused: if the run released nothing, or was not a description.
     """
+    released = released_counts(path, DescribedTable, "describe")
+    source = released.config.source
+    assert isinstance(source, DescribedTable)
+    sums = Sums.of(source.questions, released.total, released.noise)
+    statistics = _stated(released, sums, path)
+    write_statistics(path / STATISTICS, statistics)
+    return statistics
+
+
+@dataclass(frozen=True, eq=False)
+class ReleasedCounts:
+    """A released sum of clients' count vectors.
+
+    Attributes:
+      config: the run.
+      plan: its plan.
+      ledger: its ledger.
+      total: the noised sum, shape `[length]`.
+      noise: standard deviation of the noise on each entry of `total`.
+    """
+
+    config: Config
+    plan: Plan
+    ledger: Ledger
+    total: NDArray[np.float64]
+    noise: float
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The guarantee of the run's charges."""
+        privacy = self.config.privacy
+        return spent(self.ledger, privacy.delta, privacy.accountant)
+
+
+def released_counts(path: Path, counted: type[CountedTable], command: str) -> ReleasedCounts:
+    """Returns the counts that the run at `path` released. No data are read.
+
+    Args:
+      path: the run directory.
+      counted: the source that the run must have.
+      command: the command that makes such runs, for messages.
+
+    Raises:
+      Refused: if the run released nothing, or has another source.
+    """
     directory = RunDirectory.open(path)
     config, ledger = directory.config.read(), Ledger.load(directory.ledger)
-    if not isinstance(config.source, DescribedTable):
-        raise Refused(f"{path} is a run that trained a model; expected a run of `privfed describe`")
+    if not isinstance(config.source, counted):
+        raise Refused(f"{path} is not a run of `privfed {command}`; name a directory of such a run")
     tensors, about = unpack(directory.checkpoint.path)
     _refuse_other_releases(path, int(about["updates"]), len(ledger.charges))
     average = under(tensors, "model/")["counts"].double().numpy()
-    questions, divisor = config.source.questions, float(config.sampler.size)
-    plan = solve_plan(config, length=message_length(config, questions.length))
-    parts = config.data.sites_per_client
-    noise = noise_on_sum(plan, questions.length) * parts
-    sums = Sums.of(questions, average * divisor * parts, noise)
-    statistics = _stated(config, plan, ledger, sums, noise, path)
-    write_statistics(path / STATISTICS, statistics)
-    return statistics
+    length, parts = config.source.questions.length, config.data.sites_per_client
+    plan = solve_plan(config, length=message_length(config, length))
+    total = average * float(config.sampler.size) * parts
+    return ReleasedCounts(config, plan, ledger, total, noise_on_sum(plan, length) * parts)
 
 
 def _refuse_other_releases(path: Path, updates: int, charges: int) -> None:
@@ -119,12 +165,10 @@ def noise_on_sum(plan: Plan, length: int) -> float:
     return math.hypot(std, step / 2.0 * math.sqrt(size), size * 2.0**-24)
 
 
-def _stated(
-    config: Config, plan: Plan, ledger: Ledger, sums: Sums, noise: float, path: Path
-) -> Statistics:
-    privacy, source = config.privacy, config.source
+def _stated(released: ReleasedCounts, sums: Sums, path: Path) -> Statistics:
+    config, plan, ledger, noise = released.config, released.plan, released.ledger, released.noise
+    source, guarantee = config.source, released.guarantee
     assert isinstance(source, DescribedTable)
-    guarantee = spent(ledger, privacy.delta, privacy.accountant)
     clients, sizes = sums.clients()
     total, variance = sums.rows()
     return Statistics(

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import ValidationError
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from privfed.analytics.count_model import CountModel, epsilon_of_share
-from privfed.analytics.described_table import ROWS_PER_CLIENT, DescribedTable
+from privfed.analytics.counted_table import CountedTable
+from privfed.analytics.described_table import DescribedTable
 from privfed.config.assembly import assembled, named
 from privfed.config.attack_keys import AttackKeys, expected_byzantine
 from privfed.config.config import Config, Raw
@@ -46,9 +47,9 @@ def source_of_questions(data: Mapping[str, Any], others: Iterable[str]) -> dict[
     Raises:
       Refused: if a declaration is not usable.
     """
-    values = dict(_by_column(data, "categories"))
-    ranges = {_plain_name(name): each for name, each in _by_column(data, "features").items()}
-    dates = dict(_by_column(data, "dates"))
+    values = dict(by_column(data, "categories"))
+    ranges = {_plain_name(name): each for name, each in by_column(data, "features").items()}
+    dates = dict(by_column(data, "dates"))
     label = data.get("label")
     if isinstance(label, str):
         if data.get("labels"):
@@ -59,7 +60,7 @@ def source_of_questions(data: Mapping[str, Any], others: Iterable[str]) -> dict[
             ranges[label] = data["label_bounds"]
     declared = {*values, *ranges, *dates}
     return {
-        **{key: data[key] for key in _OF_TABLE if key in data},
+        **keys_of_table(data),
         "columns": [name for name in dict.fromkeys(others) if name not in declared],
         "ranges": ranges,
         "dates": dates,
@@ -67,7 +68,12 @@ def source_of_questions(data: Mapping[str, Any], others: Iterable[str]) -> dict[
     }
 
 
-def _by_column(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def keys_of_table(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the keys of [data] that locate a table and describe its format."""
+    return {key: data[key] for key in _OF_TABLE if key in data}
+
+
+def by_column(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """Returns the declarations by column. Raises `Refused` if they are not a section."""
     stated = data.get(key, {})
     if not isinstance(stated, Mapping):
@@ -81,8 +87,8 @@ def _class_count(stated: object) -> int:
     """Returns the declared number of classes. Raises `Refused` unless it is an integer above 1."""
     if not isinstance(stated, int) or isinstance(stated, bool) or stated < 2:
         raise Refused(
-            f"data.classes is {stated!r}; expected their number, an integer above 1, for labels "
-            "that are numbers from 0 (data.labels lists classes by name)",
+            f"data.classes is {stated!r}; expected the number of classes, an integer above 1, for "
+            "labels that are numbers from 0 (data.labels lists classes by name)",
             key="data.classes",
         )
     return stated
@@ -125,7 +131,8 @@ class DescriptionRequest:
     """The budget and the questions of a description.
 
     Attributes:
-      epsilon: epsilon of the release; None: the fraction that the run file states.
+      epsilon: epsilon of the release; None: the fraction of the run's budget in
+        `budget.statistics`.
       delta: delta of the release; None: that of the run file.
       columns: columns in addition to the declared ones.
       rows_per_client: largest number of rows of a client that count.
@@ -136,7 +143,7 @@ class DescriptionRequest:
     epsilon: float | None
     delta: float | None = None
     columns: tuple[str, ...] = ()
-    rows_per_client: int = ROWS_PER_CLIENT
+    rows_per_client: int = 1
     buckets: int = 32
     letters: int = 12
 
@@ -153,45 +160,72 @@ def description_of(run_file: Path, overrides: Iterable[str], asking: Description
       Refused: if the population, mechanism or questions do not permit such a release.
     """
     raw = as_written(run_file, overrides)
-    data = raw.get("data", {})
-    _refuse_others(raw, data)
     source = {
-        **source_of_questions(data, asking.columns),
+        **source_of_questions(raw.get("data", {}), asking.columns),
         "rows_per_client": asking.rows_per_client,
         "buckets": asking.buckets,
         "letters": asking.letters,
-        "earlier": raw.get("privacy", {}).get("prior", []),
     }
-    described = _validated(DescribedTable, "data", source)
+    return counting_run(raw, "described_table", DescribedTable, source, asking)
+
+
+class HasBudget(Protocol):
+    """The budget of a release."""
+
+    @property
+    def epsilon(self) -> float | None:
+        """Epsilon of the release; None: the fraction of the run's budget in `budget.statistics`."""
+
+    @property
+    def delta(self) -> float | None:
+        """Delta of the release; None: that of the run file."""
+
+
+def counting_run(
+    raw: Raw, name: str, table: type[CountedTable], keys: Mapping[str, Any], asking: HasBudget
+) -> Config:
+    """Returns the configuration of the run that releases the counts of a table.
+
+    Args:
+      raw: the run file of the population.
+      name: the name of the source `table`.
+      table: the source, which determines the counts.
+      keys: the keys of `table`, except `earlier`.
+      asking: the budget.
+
+    Raises:
+      Refused: if the population, mechanism or keys do not permit such a release.
+    """
+    data = raw.get("data", {})
+    _refuse_others(raw, data)
+    source = {**keys, "earlier": raw.get("privacy", {}).get("prior", [])}
+    counted = _validated(table, "data", source)
+
+    described = {
+        "run": {**_without(raw.get("run", {}), _OF_ROUNDS), "rounds": 1, "evaluate_every": 1},
+        "data": {
+            **{key: data[key] for key in _OF_POPULATION if key in data},
+            **source,
+            "source": name,
+        },
+        "model": {
+            "name": "counts",
+            "loss": "added",
+            "stretches": CountModel.stretched(counted.questions.amplitudes.tolist()),
+        },
+        "client": {"lr": 1.0, "epochs": 1, "batch_size": 1},
+        "server": {"optimizer": "fedavg", "lr": 1.0},
+        "cohort": _everybody(raw, data["clients"]),
+        "secure": _secure(raw, data),
+    }
+    delta = {} if asking.delta is None else {"delta": asking.delta}
+    privacy = {**_privacy(raw, data["clients"]), **delta, "clip": 1.0}
+
+    def spending(epsilon: float) -> Config:
+        return assembled({**described, "privacy": {**privacy, "epsilon": epsilon}})
+
     epsilon = asking.epsilon
-    if epsilon is None:
-        costing = description_of(run_file, overrides, replace(asking, epsilon=1.0))
-        epsilon = epsilon_of_share(raw, costing)
-    return assembled(
-        {
-            "run": {**_without(raw.get("run", {}), _OF_ROUNDS), "rounds": 1, "evaluate_every": 1},
-            "data": {
-                **{key: data[key] for key in _OF_POPULATION if key in data},
-                **source,
-                "source": "described_table",
-            },
-            "model": {
-                "name": "counts",
-                "loss": "added",
-                "stretches": CountModel.stretched(described.questions.amplitudes.tolist()),
-            },
-            "client": {"lr": 1.0, "epochs": 1, "batch_size": 1},
-            "server": {"optimizer": "fedavg", "lr": 1.0},
-            "cohort": _everybody(raw, data["clients"]),
-            "privacy": {
-                **_privacy(raw, data["clients"]),
-                **_delta(asking),
-                "clip": 1.0,
-                "epsilon": epsilon,
-            },
-            "secure": _secure(raw, data),
-        }
-    )
+    return spending(epsilon_of_share(raw, spending(1.0)) if epsilon is None else epsilon)
 
 
 def _refuse_others(raw: Raw, data: Mapping[str, Any]) -> None:
@@ -306,10 +340,6 @@ def _secure(raw: Raw, data: Mapping[str, Any]) -> dict[str, Any]:
     """
     by_sites = bool(data.get("sites")) and raw.get("secure", {}).get("parties") != "clients"
     return _without(raw.get("secure", {}), _OF_COHORTS - ({"minimum"} if by_sites else set()))
-
-
-def _delta(asking: DescriptionRequest) -> dict[str, float]:
-    return {} if asking.delta is None else {"delta": asking.delta}
 
 
 def _without(section: Mapping[str, Any], keys: set[str]) -> dict[str, Any]:

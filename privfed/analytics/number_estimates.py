@@ -23,7 +23,7 @@ PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)
 TWO_SIDED = float(norm.isf(0.025))
 """Standard deviations on either side of an estimate that make an interval of 95 %."""
 _SEEN = 0.01
-"""Probability that at least one empty node counts as occupied."""
+"""Upper bound on the probability that numbers seem visible in any empty node."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ class CountedNumbers:
         return interval(value, estimate, std, least=0.0)
 
     def _histogram(self) -> list[CellCount]:
-        """Returns the occupied cells, by the non-negative counts."""
+        """Returns the cells whose non-negative estimate is above 0, with their counts."""
         held = np.flatnonzero(self.counts[self.cells.nodes] > 0.0)
         estimates, stds = self._linear(np.eye(len(self.cells.nodes))[held])
         return [
@@ -162,9 +162,9 @@ class CountedNumbers:
 def visible_range(cells: Cells, measured: Reals, stds: Reals) -> tuple[float, float] | None:
     """Returns the range of all nodes in which numbers are visible through the noise.
 
-    A node is visible if its count exceeds the value that noise alone reaches in any node with
-    probability `_SEEN`. If nodes below it are visible, these determine the range. The outermost
-    cells are unbounded, so the range ends at their inner ends.
+    A node is visible if its count exceeds 0.5, and the value that noise alone reaches in any node
+    with probability at most `_SEEN`. If nodes below it are visible, these determine the range. The
+    outermost cells are unbounded, so the range ends at their inner ends.
 
     Args:
       cells: the cells.
@@ -211,7 +211,7 @@ def interval(
 
 
 def without_last_bits(value: float) -> float:
-    """Rounds `value` to 12 digits, since some cells begin one float beyond another cell's end."""
+    """Rounds `value` to 12 significant digits: some cells begin one float beyond another's end."""
     return float(f"{value:.12g}")
 
 

@@ -67,7 +67,7 @@ class ValuesQuestion:
 
     @property
     def amplitudes(self) -> NDArray[np.float64]:
-        """The amount that an entry of the column adds to a count, if it adds to it, `[length]`.
+        """The amount `[length]` that an entry of the column adds to each count to which it adds.
 
         The amounts that one entry adds have L2 norm at most 1.
         """
@@ -162,7 +162,7 @@ class NumbersQuestion:
         if self.dates:
             parsed = [parsed_days([value], self.dates or ISO) for value in values]
             return np.array([days[0] if days else math.nan for days in parsed]), missing
-        numbers = np.array([_number(value, dialect) for value in values], dtype=np.float64)
+        numbers = np.array([number_in_cell(value, dialect) for value in values], dtype=np.float64)
         return numbers, missing
 
 
@@ -175,11 +175,12 @@ def _plain(value: str, dialect: Dialect) -> str:
 
     Integers from 10^15 in magnitude, and any other word, are unchanged.
     """
-    number = _number(value, dialect)
+    number = number_in_cell(value, dialect)
     return f"{number:.0f}" if abs(number) < 1e15 and number == round(number) else value
 
 
-def _number(value: str, dialect: Dialect) -> float:
+def number_in_cell(value: str, dialect: Dialect) -> float:
+    """Returns the number that a cell denotes; NaN for other words."""
     try:
         return parsed_number(value, dialect, "")
     except Refused:
@@ -197,7 +198,7 @@ SIZES = (*range(1, 17), *(2**power + 1 for power in range(4, 13)))
 
 @dataclass(frozen=True)
 class Questions:
-    """The `questions` for all clients, about at most `rows` rows of each."""
+    """The `questions` that each client answers about at most `rows` of its rows."""
 
     questions: tuple[ColumnQuestion, ...]
     rows: int
@@ -223,6 +224,18 @@ class Questions:
         parts = [question.amplitudes / self.rows for question in self.questions]
         together = np.concatenate([*parts, np.ones(len(SIZES))])
         return np.asarray(together / np.sqrt(len(self.questions) + 1))
+
+    def of_table(
+        self,
+        columns: Mapping[str, Words],
+        dialect: Dialect,
+        chosen: Indices,
+        clients: Indices,
+        sizes: Indices,
+    ) -> Indices:
+        """Returns the counts of each client: see `privfed.analytics.counted_table.ClientCounts`."""
+        places = [each.places(columns[each.name], dialect) for each in self.questions]
+        return self.of_clients(places, chosen, clients, sizes)
 
     def of_clients(
         self, places: Sequence[Indices], chosen: Indices, clients: Indices, sizes: Indices

@@ -29,14 +29,14 @@ from privfed.core.vector import Indices
 Reals = NDArray[np.float64]
 _CHECKS, _SYMBOLS = 8, 16
 _CLEAR = 4.0
-"""Smallest count at which a word is read, in standard deviations of one position's noise."""
+"""Smallest count at which a word is read, in standard deviations of a position (at least 0.5)."""
 _EACH_SIDE, _EACH_OF_TWO = 1.96, 2.25
 """Normal quantiles of one bound at 97.5 %, and of each of two joint bounds at 98.75 %."""
 
 
 @dataclass(frozen=True)
 class ReadWord:
-    """A word, or its first letters if it is `cut`, and its count with a 95 % interval."""
+    """A word, or its first bytes if it may be `cut`, and its count with a 95 % interval."""
 
     word: str
     cut: bool
@@ -88,7 +88,7 @@ class Spelling:
         return words
 
     def _largest(self, sums: Reals, bucket: int, std: float) -> bytes | None:
-        """Decodes the word at the largest sums `[positions, 16]`; None if its hash differs."""
+        """Decodes the word at the largest sums `[positions, 16]`; None if small or not a word's."""
         symbols = sums.argmax(1)
         if sums.max(1).mean() < max(_CLEAR * std, 0.5):
             return None

@@ -71,7 +71,7 @@ class Tree:
         return lengths
 
     def paths(self, leaves: Indices, width: int) -> Indices:
-        """Returns the nodes from each of `leaves` `[k]` up to the top: `[k, width]`, then -1."""
+        """Returns the nodes from each of `leaves` `[k]` up to the top, then -1: `[k, width]`."""
         columns, nodes = [], leaves
         for _ in range(width):
             columns.append(nodes)

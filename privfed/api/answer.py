@@ -27,7 +27,7 @@ def plain(value: Any) -> Any:
 
 
 def as_path(value: Any, argument: str) -> Path:
-    """Returns an argument as a path; that of a `Run` is made relative if possible.
+    """Returns an argument as a path; a `Run` gives its path from the working directory.
 
     Args:
       value: a string or a path-like object.
@@ -140,7 +140,7 @@ def _screen(**settings: Any) -> Console:
 
 
 def in_kind_of(rows: Any, table: Mapping[str, np.ndarray]) -> Any:
-    """Returns `table` as a table of the library of `rows`: pandas, or otherwise Arrow."""
+    """Returns `table` for pandas, with the index of `rows`, if these are pandas; else for Arrow."""
     from privfed.data.tables.arrow import is_pandas, is_table
 
     if is_table(rows) and is_pandas(rows):

@@ -128,7 +128,7 @@ def other_rows(rows: Any) -> Callable[[Config], Config]:
         if not isinstance(source, DeclaredTable):
             if not hasattr(source, "path"):
                 raise Refused(
-                    f"other data are passed, but the source {named!r} of this run reads none; "
+                    f"other data are passed, but the source {named!r} of this run reads no data; "
                     "leave them out, or use a run that was trained on a table or on files"
                 )
             if not isinstance(rows, str | Path):
@@ -156,7 +156,7 @@ def other_rows(rows: Any) -> Callable[[Config], Config]:
 
 
 def _readable(rows: Any, source: DeclaredTable) -> Readable:
-    """Returns the table of `rows`. Raises `Refused` if `rows` is no such table."""
+    """Returns `rows` as a table that privfed reads; refuses rows that do not fit `source`."""
     if isinstance(rows, str | Path):
         return TableFile(Path(rows), source.dialect)
     if isinstance(source, GivenArrays):
@@ -175,7 +175,7 @@ def passed_on_resume(model: Any, population: Any, sections: Mapping[str, Any]) -
       sections: parts by section and key.
 
     Raises:
-      Refused: for an object that is not a part.
+      Refused: for a key that names no part, a part given by its name, or undeclared data.
     """
     passed: dict[str, Any] = {}
     if model is not None:

@@ -16,13 +16,15 @@ def verify(
     run: str | PathLike[str] | None = None,
     *,
     head: str | None = None,
+    digest: str | None = None,
 ) -> Answer:
     """Computes a claim again from its evidence, and compares both, as `privfed verify` does.
 
     Args:
       claim: the claim's JSON file.
       run: the run directory to compare it with; None to use the evidence in the claim alone.
-      head: a head of the run's ledger that was recorded elsewhere.
+      head: a head of the run's ledger that was recorded elsewhere, at the end or before.
+      digest: the claim's digest, as its issuer published it.
 
     Returns:
       `verified`, and the `differences` if it is false.
@@ -35,7 +37,7 @@ def verify(
     from privfed.claims.verified import verify as verified
 
     directory = None if run is None else from_here(as_path(run, "run"))
-    result = verified(from_here(as_path(claim, "claim")), directory, head)
+    result = verified(from_here(as_path(claim, "claim")), directory, head, digest)
     return Answer.of(result, verification_table)
 
 

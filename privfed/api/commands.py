@@ -173,10 +173,10 @@ def experiment(
 
     Returns:
       The numbers of cells by state, their joint guarantee, and the table as `rows`, one for each
-      cell and seed.
+      cell and seed. With `dry_run`, the plan; for private tuning, the released run.
 
     Raises:
-      Refused: if the grid is invalid, or no cell succeeds.
+      Refused: if the grid is invalid, or no cell succeeds; for `on_end` with private tuning.
     """
     from privfed.api.resuming import is_shown
     from privfed.api.rounds import refuse_no_function

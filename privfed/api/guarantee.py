@@ -89,8 +89,8 @@ class RunGuarantee:
     Attributes:
       epsilon: infinite if there is no guarantee; nominal in simulations (see `note`).
       partition: the partition of examples among clients: "natural", or the name of a simulation.
-      rounds: the charged rounds of the run; if other rounds are counted (see `sentence`), their
-        number, including those of earlier runs.
+      rounds: the number of charged rounds of the run. If this is the guarantee of all planned
+        rounds, their number, including those of earlier runs.
       sentence: the guarantee in words.
       note: a caveat, for example that the run is a simulation.
       others: separate guarantees: for examples in silos, or against another party.

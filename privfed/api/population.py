@@ -33,7 +33,7 @@ class DeclaredPopulation:
     section: dict[str, Any]
     """The keys of [data], including the source as a class."""
     loss: str
-    """The loss that suits the declared label."""
+    """The name of the loss that suits the declared label."""
 
     @property
     def two_classes(self) -> bool:
@@ -268,7 +268,7 @@ class Declaration:
           changes: declarations that replace those of the sample.
 
         Raises:
-          Refused: if `rows` is the sample itself.
+          Refused: if `rows` is the sample itself, or a path of the same file.
         """
         if rows is self._sample or self._is_sample(rows):
             raise Refused(

@@ -56,7 +56,11 @@ class Round:
 
     @property
     def evaluated(self) -> bool:
-        """Whether the run evaluated this round: every `run.evaluate_every` rounds, and the last."""
+        """Whether the run evaluated the model after this round.
+
+        It does so on a public test set every `run.evaluate_every` rounds and after the last round,
+        and in rounds in which clients evaluate.
+        """
         return self._record is not None
 
     @cached_property
@@ -77,7 +81,7 @@ class Round:
 
     @cached_property
     def aborted(self) -> str:
-        """The reason why the charged round did not change the model; "" if it changed the model."""
+        """The reason why the secure sum of this charged round aborted; "" if it did not abort."""
         return self._loop.directory.aborts.reasons().get(self.number, "")
 
     @property
@@ -105,7 +109,7 @@ class Round:
         return torch.cat([each for _, each in rows]) if rows else torch.empty(0, width)
 
     def _private_rows(self, name: str) -> list[tuple[Indices, Tensor]]:
-        """Returns unclipped rows. Raises `Refused` unless the run is a simulation that has rows."""
+        """Returns unclipped rows. Raises `Refused` unless `run.simulation_metrics` is set."""
         if self._rows is None:
             raise Refused(
                 f"round.{name} is private, and no epsilon covers its value; to read it, use "
@@ -129,11 +133,11 @@ class Round:
 
 
 Callback = Callable[[Round], object]
-"""A function that receives each completed round."""
+"""A function that is called with a completed round."""
 
 
 Opened = Callable[[], AbstractContextManager["Loop"]]
-"""Opens the loop of a run, at its next round."""
+"""Returns a context with the loop of a run, at its next round."""
 
 
 class InProgress:
@@ -205,7 +209,7 @@ class InProgress:
         on_evaluation: Callback | None,
         on_end: Callable[[Any], object] | None,
     ) -> Self:
-        """Executes all rounds, and calls the callbacks; returns the ended run.
+        """Executes all further rounds, and calls the callbacks; returns the ended run.
 
         Raises `Refused` before the first charge for a callback that is no function.
         """

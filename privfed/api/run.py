@@ -192,7 +192,7 @@ class Run(InProgress):
         `rows` is a table, arrays, or the path of a file.
 
         Returns:
-          A table of the same library and order as `rows`; an Arrow table for paths and arrays.
+          One line for each row, in order: a pandas table for pandas rows, else an Arrow table.
         """
         from privfed.trained.predict import predict
 
@@ -253,7 +253,7 @@ class Run(InProgress):
         on_end: Callable[[Run], object] | None = None,
         progress: bool | None = None,
     ) -> Run:
-        """Resumes this run; returns it.
+        """Resumes this run, and returns the ended run.
 
         Args:
           rounds: the total number of rounds; by default unchanged.
@@ -284,7 +284,7 @@ class Run(InProgress):
         return self._further(rounds, epsilon, observers, progress)
 
     def _further(self, *arguments: Any) -> Run:
-        """Returns this run, to be entered by `with`; the arguments are those of `start`."""
+        """Returns a `Run` to be entered by `with`; the arguments are those of `start`."""
         self._refuse_in_progress()
         opened = further_rounds(self._directory, self._folder is None, *arguments)
         return Run(self._directory, self._folder, opened=opened)

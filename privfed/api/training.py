@@ -168,7 +168,7 @@ def check(
       The plan, with its guarantee and cost.
 
     Raises:
-      Refused: with every reason for which `train` would refuse.
+      Refused: as `train` would; for a combination of keys, with every reason.
     """
     from privfed.run.check import check as check_run
 

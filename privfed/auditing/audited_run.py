@@ -17,7 +17,7 @@ from privfed.store.kept_heads import HeadsCheck
 
 
 def has_later_charges(run: Mapping[str, Any]) -> bool:
-    """Whether an earlier run is on this machine and has charges after the stated head.
+    """Whether an earlier run is on this machine and its ledger's head is not the stated one.
 
     Args:
       run: the statement of the run: its path ("run"), its "id" and the "head" of its ledger.

@@ -48,7 +48,10 @@ def file_contradictions(record: RunRecord) -> list[str]:
 
 
 def lower_claims(record: RunRecord) -> Iterator[str]:
-    """Yields a problem for each claim in the summary or last metrics line below the spending."""
+    """Yields a problem for each epsilon below the spending in the summary or last metrics line.
+
+    A claim that cannot be read, or states other terms than the ledger, is a problem as well.
+    """
     for path, claim in record.claims:
         try:
             bound = _spending_at_claim(claim, record.ledger)

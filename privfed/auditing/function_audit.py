@@ -63,7 +63,7 @@ class FunctionClaim:
 
     @classmethod
     def at(cls, epsilon: float, delta: float) -> FunctionClaim:
-        """Returns the claim of (epsilon, delta)-DP. Raises `Refused` if that bounds nothing."""
+        """Returns the claim of (epsilon, delta)-DP. Raises `Refused` for a number out of range."""
         if not (0 <= epsilon < math.inf and 0 <= delta < 1):
             raise Refused(
                 f"the claim is epsilon = {epsilon:g} and delta = {delta:g}; expected a finite "
@@ -258,13 +258,13 @@ def audit_function(
     confidence: float = 0.95,
     seed: int | None = None,
 ) -> FunctionAudit:
-    """Calls `function` for either neighbour and tests its releases against `claim`.
+    """Returns the result of testing releases of `function` for both neighbours against `claim`.
 
     Args:
       function: the function under test.
       claim: its claim.
-      releases: number of releases per neighbour; None: 100,000, or the number that takes a minute
-        or two.
+      releases: number of releases per neighbour; None: as many as take a minute or two and fit into
+        memory, from 400 to 100,000.
       confidence: confidence of the lower bounds on epsilon.
       seed: makes the generators passed to the function repeatable; None: system randomness.
 

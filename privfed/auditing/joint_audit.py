@@ -88,8 +88,8 @@ def audit_together(paths: Sequence[Path], accountant: str | None = None) -> Join
       accountant: rdp, pld or tightest; None: tightest.
 
     Raises:
-      Refused: if the runs have different populations or incompatible guarantees, so that no epsilon
-        covers one client over all of them.
+      Refused: if the accountant is unknown, or the runs have different populations or incompatible
+        guarantees, so that no epsilon covers one client over all of them.
     """
     if accountant is not None and accountant not in CHOICES:
         raise Refused(

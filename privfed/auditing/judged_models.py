@@ -127,7 +127,7 @@ def models(paths: list[Path], dimension: int) -> Iterator[Numbers]:
     """Yields the models in the files at `paths`, each as one vector `[d]`.
 
     Raises:
-      Refused: if a file holds no finite model of `dimension` parameters.
+      Refused: if a file holds no model of `dimension` parameters, finite and at most `_LARGEST`.
     """
     for path in paths:
         model = _read(path)

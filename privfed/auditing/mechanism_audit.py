@@ -177,8 +177,8 @@ def audit_mechanism(config: Config, releases: int | None = None) -> MechanismAud
 
     Args:
       config: the configuration of the run.
-      releases: number of releases per neighbour and scenario; None: 10,000, or the number that
-        takes a minute or two.
+      releases: number of releases per neighbour and scenario; None: as many as take a minute or
+        two, from 400 to 10,000.
 
     Raises:
       Refused: if the configuration claims no finite epsilon.
@@ -211,7 +211,7 @@ def examine(
     confidence: float,
     seed: int | None = None,
 ) -> MechanismAudit:
-    """Runs each scenario for either neighbour and tests the releases against the charges.
+    """Returns the result of testing releases of each scenario's neighbours against the charges.
 
     The first scenario's releases without the target also measure the noise.
 

@@ -36,8 +36,9 @@ def priors(config: Config) -> Priors:
       config: the configuration of the new run.
 
     Raises:
-      Refused: if a path is not a run, or the run is still in progress, broken, a simulation, or
-        over another population. Runs that cannot be composed are never left out silently.
+      Refused: if a path is not a run, or the run is still in progress, broken, a simulation (unless
+        the new run is seeded), or over another population. Runs that cannot be composed are never
+        left out silently.
     """
     named: dict[tuple[str, str], Prior] = {}
     before: dict[tuple[str, str], Prior] = {}
@@ -122,7 +123,8 @@ def _charged(prior: Prior, config: Config, culprits: int) -> Prior:
 def _refuse_incomposable(name: str, terms: Mapping[str, Any], config: Config) -> None:
     """Raises `Refused` for a run that cannot be composed with `config`'s.
 
-    Such a run guarantees nothing, is a simulation, or trained on another population.
+    Such a run guarantees nothing, is a simulation although `config`'s is not seeded, or trained on
+    another population.
     """
     if terms.get("guarantee"):
         raise Refused(

@@ -44,7 +44,7 @@ class ReleasedFunction:
 
     @classmethod
     def of(cls, function: Any, name: str | None = None) -> ReleasedFunction:
-        """Wraps the callable `function`. Raises `Refused` for other objects."""
+        """Wraps the callable `function`. Raises `Refused` for a class, or if it is not callable."""
         name = name or str(getattr(function, "__qualname__", type(function).__qualname__))
         if not callable(function) or isinstance(function, type):
             raise Refused(
@@ -56,7 +56,7 @@ class ReleasedFunction:
 
     @property
     def profile(self) -> Callable[[float], float] | None:
-        """The function's own claim: its attribute `profile`, epsilon by delta; or None."""
+        """The function's own claim: its `profile`, epsilon as a function of delta; or None."""
         profile = getattr(self.call, "profile", None)
         return self._claiming(profile) if callable(profile) else None
 
@@ -71,7 +71,8 @@ class ReleasedFunction:
           The released numbers, shape `[k]`, float64.
 
         Raises:
-          Refused: if the function fails or does not return real numbers.
+          Refused: if the function fails, or does not return real numbers, or returns more than
+            `MOST_NUMBERS` of them, or integers beyond 2^53.
         """
         released = self._result_of(self.call, member, generator)
         array = _array(released)

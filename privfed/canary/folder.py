@@ -82,7 +82,7 @@ class Manifest:
         """Reads the manifest at `path`.
 
         Raises:
-          Broken: if it is missing, damaged, or of a newer format.
+          Broken: if it is missing, damaged, or of another format.
         """
         try:
             content = from_json(regular.read_bytes(path))
@@ -124,7 +124,7 @@ _BLOCK = 2**24
 
 @dataclass(frozen=True)
 class Folder:
-    """The files of canaries under `path`, secret until the tested run has ended."""
+    """The files of canaries under `path`; all but the manifest are secret until the run ends."""
 
     path: Path
 

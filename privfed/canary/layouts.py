@@ -107,7 +107,7 @@ def _numbers(leaf: Any) -> Numbers:
 
 
 def _moved(leaf: Any, shift: NDArray[np.floating[Any]]) -> Any:
-    """Returns the array `leaf` plus `shift`, the numbers of the flat shift for this array."""
+    """Returns the array `leaf` plus `shift`. Raises `Refused` if a result is not finite."""
     moved = (_numbers(leaf) + shift).reshape(tuple(leaf.shape))
     with np.errstate(over="ignore"):
         answer = leaf.new_tensor(moved) if _is_tensor(leaf) else moved.astype(leaf.dtype)

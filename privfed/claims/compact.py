@@ -14,8 +14,9 @@ from typing import Any
 from accounting import chain
 from accounting.errors import LedgerBroken
 from accounting.ledger import FORMAT, ILL_FORMED, Ledger
+from privfed.core.errors import public_text
 
-LARGEST = 10**6
+LARGEST = 200_000
 """Largest number of charges that are rebuilt; a document of a few bytes could state any number."""
 
 
@@ -61,7 +62,9 @@ def rebuilt(stated: Mapping[str, Any], name: str) -> Ledger:
             links.append(chain.sealed(head, body)[1])
             head = links[-1]["hash"]
     except ILL_FORMED as error:
-        raise LedgerBroken(f"{name}: has another form ({error}); restore the document") from None
+        raise LedgerBroken(
+            f"{name}: has another form ({public_text(error)}); restore the document"
+        ) from None
     if head != stated["head"]:
         raise LedgerBroken(
             f"{name}: its lines have the head {head}, but {stated['head']} is stated, so it was "

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import math
 import platform
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from typing import Any
 
-import numpy as np
-
-from accounting.curves import delta_at, gaussian_mu
+from accounting.curves import gaussian_mu
 from accounting.documents import encoded
-from accounting.empirical.claimed_profile import claimed_profile
-from accounting.empirical.tradeoff import ClaimedCurve
-from accounting.events import CHANGE, Event, Spending
+from accounting.events import CHANGE, Event
 from accounting.guarantee import Guarantee
 from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
 from privfed.claims.evidence import ClaimedRun
+from privfed.claims.profile import profile_of, reported_spending
 from privfed.claims.schema import (
     AuditSection,
     Bound,
@@ -31,9 +27,6 @@ from privfed.claims.schema import (
     CompositionSection,
     GuaranteeSection,
     MechanismSection,
-    MembershipBounds,
-    Point,
-    Rates,
     ReleaseSection,
     SamplingSection,
     SecureSumsSection,
@@ -42,14 +35,12 @@ from privfed.claims.schema import (
     Unknown,
 )
 from privfed.core import __version__
+from privfed.core.text import with_numbers
 from privfed.plan.assumed import SERVER, Assumed
 from privfed.plan.composed_guarantees import added_later
-from privfed.plan.prior_spending import Priors, planned_by, total
+from privfed.plan.prior_spending import Priors
 from privfed.report.page.promise import quotations, reservations_of, seen_text, trust_text
 
-_EPSILONS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""The epsilons at which a claim states the privacy profile."""
-_FALSE_POSITIVES = (0.001, 0.01, 0.1)
 _LIBRARIES = ("numpy", "scipy", "dp-accounting")
 _NOT_STATED = "the issuer did not state it"
 _NO_CONFIGURATION = "the claim has no configuration of privfed"
@@ -111,10 +102,14 @@ def _guarantee(run: ClaimedRun) -> GuaranteeSection:
     assert charged is not None
     reported = audit.planned or charged
     reasons = [terms.get("guarantee"), terms.get("note"), *run.lost_claims]
+    if run.seeded and not terms.get("note"):
+        reasons.append("noise and cohorts follow from a seed")
+    if (run.stated.get("canaries") or {}).get("refuted"):
+        reasons.append("the canaries refute the claim")
     if not reported.epsilon < math.inf:
-        reasons.append(reported.missing or "no finite epsilon is proved")
+        reasons.append(reported.missing or "no finite ε is proved")
     why = "; ".join(filter(None, reasons))
-    profile, membership = _profile(run, reported)
+    profile, membership = profile_of(run, reported)
     others = audit.planned_others or (audit.examples, audit.other)
     return GuaranteeSection(
         holds=not why,
@@ -124,13 +119,15 @@ def _guarantee(run: ClaimedRun) -> GuaranteeSection:
         reported=_bound(reported),
         charged=_bound(charged),
         further=[_bound(each) for each in others if each is not None],
-        mu=_stated(
-            gaussian_mu(_spending(run)),
+        mu=profile
+        if isinstance(profile, Unknown)
+        else _stated(
+            gaussian_mu(reported_spending(run)),
             "the releases do not compose to a Gaussian mechanism; use the profile",
         ),
         profile=profile,
         membership=membership,
-        quotations=list(quotations(run)),
+        quotations=list(quotations(run)) if not why else [],
     )
 
 
@@ -146,40 +143,6 @@ def _bound(bound: Guarantee) -> Bound:
         meaning=bound.sentence(),
         caveat=bound.caveat,
     )
-
-
-def _spending(run: ClaimedRun) -> Spending:
-    """Returns the charges that the reported guarantee composes: of all planned rounds, if any."""
-    if run.audit.planned is None:
-        return run.ledger.spending
-    done = run.ledger.run_spending if run.ledger.chosen else planned_by(run.rounds, run.ledger)
-    return total([Priors.from_terms(run.ledger.terms).planned, done])
-
-
-def _profile(
-    run: ClaimedRun, reported: Guarantee
-) -> tuple[list[Point] | Unknown, MembershipBounds | Unknown]:
-    """Returns the privacy profile, and its bounds on membership inference."""
-    spending, accountant = _spending(run), reported.accountant
-    if not reported.epsilon < math.inf or not spending:
-        none = Unknown(unknown=reported.missing or "nothing finite is proved")
-        return none, none
-    points = [
-        Point(epsilon=epsilon, delta=delta_at(spending, epsilon, accountant))
-        for epsilon in _EPSILONS
-    ]
-    curve = ClaimedCurve(
-        [
-            *((point.epsilon, point.delta) for point in points),
-            *claimed_profile(spending, reported.delta, accountant),
-        ]
-    )
-    positives = 1 - curve.reflected(1 - np.array(_FALSE_POSITIVES))
-    rates = [
-        Rates(false_positive_rate=false, true_positive_rate=min(float(true), 1.0))
-        for false, true in zip(_FALSE_POSITIVES, positives, strict=True)
-    ]
-    return points, MembershipBounds(correct_guess=(1 + points[0].delta) / 2, rates=rates)
 
 
 def _trust(run: ClaimedRun) -> TrustSection:
@@ -210,25 +173,31 @@ def _trust(run: ClaimedRun) -> TrustSection:
 
 def _malicious_server(run: ClaimedRun, assumed: Assumed) -> str:
     """Describes what a server that deviates from the protocol could learn."""
-    if SERVER in assumed.trusts:
-        return f"all that it sees ({seen_text(run.audit)}); epsilon bounds all other parties' views"
-    if assumed.trusted_parties:
-        relied = " and ".join(assumed.trusted_parties)
-        return f"epsilon relies on {relied}; without that, no bound on what it learns is proved"
-    if run.ledger.terms.get("trust") == "nobody":
-        return f"all that it sees ({seen_text(run.audit)})"
-    return "no more than epsilon permits: noise is added before it sees a value"
+    terms = run.ledger.terms
+    trust, secure = terms.get("trust"), terms.get("secure") or {}
+    if terms.get("against") == "clients":
+        return f"no more than ε permits, if at most {terms['colluders']} clients collude"
+    if trust == "client":
+        party = "site" if "parties" in (terms.get("sites") or {}) else "client"
+        return f"no more than ε permits: each {party} adds its noise before it sends"
+    if trust == "sum" and not assumed.trusted_parties:
+        return (
+            "no more than ε permits, if no more parties collude with it than are assumed: "
+            "noise is added before it sees a sum"
+        )
+    if SERVER in assumed.trusts and not secure.get("cryptography"):
+        seen = seen_text(run.audit)
+        return f"all that it sees: {seen}; ε is for parties that do not collude with it"
+    return "nothing is proved about what a server that breaks the protocol learns"
 
 
 def _releases(run: ClaimedRun) -> Iterator[ReleaseSection]:
     """Yields every kind of release about the population, of this run and of earlier ones."""
     ledger, terms = run.ledger, run.ledger.terms
     purposes = _purposes(run)
-    for event, count in Counter(charge.event for charge in ledger.charges).items():
-        purpose = purposes.get(event, "further release")
+    for event, count in ledger.run_spending.items():  # of a chosen run: the choice alone
+        purpose = "tuning" if event == ledger.chosen else purposes.get(event, "further release")
         yield _release(str(terms["id"]), purpose, event, count)
-    if ledger.chosen is not None:
-        yield _release(str(terms["id"]), "tuning", ledger.chosen, 1)
     for prior in Priors.from_terms(terms).runs:
         for event, count in prior.spending.items():
             yield _release(prior.run, "earlier run", event, count)
@@ -240,10 +209,9 @@ def _purposes(run: ClaimedRun) -> dict[Event, str]:
     if "purposes" in terms:  # of another framework
         return {Event.from_json(event): str(purpose) for event, purpose in terms["purposes"]}
     stated = (terms.get("planned") or {}).get("events", [])
-    training = "statistics" if run.stated.get("statistics") else "training"
     return {
         Event.from_json(event): purpose
-        for event, purpose in reversed([*zip(stated, (training, "evaluation"), strict=False)])
+        for event, purpose in reversed([*zip(stated, (run.purpose, "evaluation"), strict=False)])
     }
 
 
@@ -256,7 +224,7 @@ def _composition(run: ClaimedRun) -> CompositionSection:
     assert audit.alone is not None
     rule = (
         "the events of all releases, of this run and of the counted earlier runs, are accounted "
-        "for together; epsilons are never added"
+        "for together; ε are never added"
     )
     if ledger.chosen is not None:
         rule += "; the choice among candidate runs is one event, which covers their releases"
@@ -274,16 +242,18 @@ def _composition(run: ClaimedRun) -> CompositionSection:
 
 def _mechanism(run: ClaimedRun) -> MechanismSection:
     terms, audit = run.ledger.terms, run.audit
-    clip = run.stated.get("clip")
-    encoding = (terms.get("secure") or {}).get("encoded", 1.0)
-    change = CHANGE.get(str(terms["relation"]))
-    sensitivity = clip * change * encoding if clip and change else None
-    no_clip = "no noise is added" if terms.get("trust") == "nobody" else _NOT_STATED
+    clip = run.key("privacy", "clip") if run.keys else run.stated.get("clip")
+    if not run.private:
+        clip = None
+    factor = (terms.get("secure") or {}).get("encoded", 1.0)
+    factor *= (terms.get("sites") or {}).get("per_client", 1)
+    sensitivity = clip * CHANGE[str(terms["relation"])] * factor if clip else None
+    no_clip = _NOT_STATED if run.private else "no noise is added"
     return MechanismSection(
         name=str(terms.get("mechanism", "gaussian")),
         noise_multiplier=audit.noise_multiplier,
         clip=_stated(clip, no_clip),
-        adaptive_clip=_stated(run.key("privacy", "adaptive_clip") if run.keys else None, no_clip),
+        adaptive_clip=_stated(run.key("privacy", "adaptive_clip") if clip else None, no_clip),
         sensitivity=_stated(sensitivity, no_clip),
         arithmetic=_stated(terms.get("arithmetic")),
         randomness=_stated(terms.get("randomness")),
@@ -306,15 +276,17 @@ def _sampling(run: ClaimedRun) -> SamplingSection:
 
 
 def _participation(events: Iterable[Event]) -> str:
-    """Describes how often one client takes part in releases."""
-    apart = {
-        release.slots if isinstance(release, RandomAllocation) else release.separation
-        for release in (event.release for event in dict.fromkeys(events))
-        if isinstance(release, Separated | BufferedToeplitz | RandomAllocation)
-    }
-    if not apart:
-        return "at most once in each release"
-    return f"at most once in any {min(apart)} successive releases"
+    """Describes how often one client takes part in releases, by the kind of release."""
+    words = []
+    for event in dict.fromkeys(events):
+        match event.release:
+            case RandomAllocation(slots=b):
+                words.append(f"once in each epoch of {b} releases, in a secret one")
+            case Separated(separation=b) | BufferedToeplitz(separation=b):
+                words.append(f"at most once in any {b} successive releases")
+            case _:
+                words.append("at most once in each release")
+    return "; by kind of release: ".join(dict.fromkeys(words))
 
 
 def _secure_sums(run: ClaimedRun) -> SecureSumsSection | Unknown:
@@ -343,5 +315,5 @@ def _audits(run: ClaimedRun) -> list[AuditSection] | Unknown:
     result = run.stated.get("canaries")
     if result is None:
         return Unknown(unknown="no empirical test of this run is on record")
-    power = _stated(run.stated.get("power"), "the run's parts were not available")
-    return [AuditSection(by="canaries", result=result, power=power)]
+    power = _stated(with_numbers(run.stated.get("power")), "the run's parts were not available")
+    return [AuditSection(by="canaries", result=with_numbers(result), power=power)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,11 @@ from pydantic import ValidationError
 from accounting import durable, regular
 from accounting.documents import from_json
 from privfed.claims.schema import VERSION, Claim
-from privfed.core.errors import Refused
+from privfed.core.errors import Refused, public_text
 from privfed.core.text import dump, with_numbers
 
+_EVIDENCE = "evidence"
+"""The key of the evidence, whose texts remain as they are: "inf" is no number there."""
 _LARGEST = 50_000_000
 """Largest size in bytes of a claim that is read."""
 
@@ -42,6 +44,11 @@ def write_document(document: Mapping[str, Any], path: Path) -> None:
             f"the claim's file is {path}, but its folder does not exist; create the folder, or "
             "name another file"
         )
+    if any((path.parent / name).exists() for name in ("ledger.jsonl", "config.toml")):
+        raise Refused(
+            f"the claim's file is {path}, but its folder is a run directory, whose files have "
+            "meanings; name a file in its folder report/, or elsewhere"
+        )
     durable.write_atomically(path, (dump(document, indent=2) + "\n").encode())
 
 
@@ -56,8 +63,20 @@ def _is_claim(path: Path) -> bool:
 def digest_of(document: Mapping[str, Any]) -> str:
     """Returns the SHA-256 of a claim's JSON with sorted keys and no blanks, without its digest."""
     body = {key: value for key, value in document.items() if key != "digest"}
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(dump_canonical(body).encode()).hexdigest()
+
+
+def dump_canonical(value: Any) -> str:
+    """Returns JSON with sorted keys and no blanks. Raises `ValueError` for NaN and infinities."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns a JSON object. Raises `ValueError` if a key occurs twice: readers would differ."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise ValueError("a key occurs twice in one object")
+    return table
 
 
 def document_at(path: Path) -> dict[str, Any]:
@@ -70,10 +89,11 @@ def document_at(path: Path) -> dict[str, Any]:
         regular.refuse_irregular(path)
         if path.stat().st_size > _LARGEST:
             raise Refused(f"{path} has more than {_LARGEST:,} bytes, but a claim is smaller")
-        document = from_json(regular.read_text(path))
+        document = from_json(regular.read_text(path), object_pairs_hook=_unique)
+        _ = dump_canonical(document)  # raises ValueError for numbers that JSON does not have
     except (OSError, ValueError) as error:
         raise Refused(
-            f"{path} cannot be read as a claim: {error}; name a claim's JSON file"
+            f"{path} cannot be read as a claim: {public_text(error)}; name a claim's JSON file"
         ) from None
     if not isinstance(document, dict) or not isinstance(document.get("digest"), str):
         raise Refused(f"{path} is not a claim, since it states no digest; name a claim's JSON file")
@@ -92,7 +112,8 @@ def parsed(document: Mapping[str, Any], path: Path) -> Claim:
             f"but this version of privfed reads 'privfed claim', version {VERSION}"
         )
     try:
-        return Claim.model_validate(with_numbers(document))
+        numbers = {key: with_numbers(value) for key, value in document.items() if key != _EVIDENCE}
+        return Claim.model_validate({**document, **numbers})
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from accounting import regular
-from accounting.documents import encoded, from_toml
+from accounting.documents import encoded, from_json, from_toml
 from accounting.errors import LedgerBroken
 from accounting.guarantee import CHOICES
 from accounting.ledger import Ledger
@@ -20,6 +20,10 @@ from privfed.auditing.ledger_audit import audit_ledger
 from privfed.claims.compact import compact, rebuilt
 from privfed.claims.schema import ClaimEvidence
 from privfed.config.config import digest
+from privfed.core.errors import Refused, resume_command
+from privfed.core.parts import find
+from privfed.core.registry import BUILT_IN, GIVEN
+from privfed.core.text import dump, with_numbers
 from privfed.report.page.run_facts import PageFacts, run_facts
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import unpack
@@ -37,18 +41,20 @@ def evidence_of(run: Path | RunDirectory) -> ClaimEvidence:
     Raises:
       Broken: if the run's files contradict each other, or the run has no guarantee yet.
       Busy: if another process uses the run.
-      Refused: if there is no run.
+      Refused: if there is no run, or it has released nothing yet.
     """
     directory = RunDirectory.open(run)
     with directory.locked(reads=True):
         facts = run_facts(directory)
+        if not facts.audit.charges:
+            raise Refused(
+                f"{directory.path} has released nothing yet, so there is nothing to claim; resume "
+                f"the run: {resume_command(directory.path)}"
+            )
         tables = from_toml(regular.read_text(directory.config.path))
         tables["privacy"].pop("epsilon", None)  # the ledger states the budget and its changes
-        return ClaimEvidence(
-            ledger=compact(directory.ledger),
-            configuration=tables,
-            stated=_stated(facts, directory),
-        )
+        document = {"configuration": tables, "stated": _stated(facts, directory)}
+        return ClaimEvidence(ledger=compact(directory.ledger), **from_json(dump(document)))
 
 
 def _stated(facts: PageFacts, directory: RunDirectory) -> dict[str, Any]:
@@ -57,19 +63,28 @@ def _stated(facts: PageFacts, directory: RunDirectory) -> dict[str, Any]:
     tensors, _ = unpack(path) if path.exists() else ({}, {})
     sizes = (math.prod(each.shape) for name, each in tensors.items() if name.startswith("model/"))
     model = {"sha256": hashlib.sha256(regular.read_bytes(path)).hexdigest()} if tensors else {}
-    plan = facts.plan
     return {
         "framework": "privfed",
         "ended": bool(facts.summary),
-        "statistics": (directory.path / "statistics.json").exists(),
         "model": {**model, "parameters": sum(sizes)} if model else None,
-        "clip": plan.mechanism.clip if plan and plan.mechanism.private else None,
         "proof": facts.proof,
-        "synthetic": facts.synthetic,
         "lost_claims": list(facts.lost_claims),
         "canaries": encoded(facts.audit.canaries),
         "power": encoded(facts.power),
     }
+
+
+def _refuse_other_terms(ledger: Ledger) -> None:
+    """Raises `LedgerBroken` if the terms state another unit, relation or sampler than an event."""
+    terms = ledger.terms
+    for charge in ledger.charges:
+        event = charge.event
+        for key, value in (("unit", event.unit), ("relation", event.relation)):
+            if terms.get(key) != value:
+                raise LedgerBroken(
+                    f"{LEDGER}.terms.{key}: is {terms.get(key)!r}, but round {charge.round} was "
+                    f"charged for {value!r}"
+                )
 
 
 @dataclass(frozen=True)
@@ -95,12 +110,22 @@ class ClaimedRun:
           AttributeError, KeyError, TypeError: if the configuration is no run file.
         """
         ledger = rebuilt(evidence.ledger, LEDGER)
-        keys = evidence.configuration
-        if keys and digest(keys) != ledger.terms.get("config"):
+        _refuse_other_terms(ledger)
+        keys, stated = evidence.configuration, ledger.terms.get("config")
+        if keys and digest(keys) != stated:
+            keys = with_numbers(keys)  # a number may be infinite, which JSON states as a text
+        if bool(keys) != (stated is not None) or (keys and digest(keys) != stated):
             raise LedgerBroken(
                 f"{_CONFIGURATION}: is not the configuration for which the ledger was opened"
             )
-        return cls(ledger, keys, evidence.stated)
+        run = cls(ledger, keys, evidence.stated)
+        planned = (ledger.terms.get("planned") or {}).get("rounds", 0)
+        if run.rounds < planned:
+            raise LedgerBroken(
+                f"{_CONFIGURATION}.run.rounds: is {run.rounds}, but the ledger states that "
+                f"{planned} were planned"
+            )
+        return run
 
     @cached_property
     def audit(self) -> RunAudit:
@@ -123,12 +148,33 @@ class ClaimedRun:
     @property
     def nominal(self) -> bool:
         """Whether ε is nominal: the run was a simulation, or its guarantee is void."""
-        return bool(self.ledger.terms.get("note") or self.ledger.terms.get("guarantee"))
+        return any(self.ledger.terms.get(key) for key in ("note", "guarantee")) or self.seeded
+
+    @property
+    def seeded(self) -> bool:
+        """Whether noise and cohorts follow from a seed."""
+        return self.ledger.terms.get("randomness") == "seeded"
 
     @property
     def synthetic(self) -> bool:
         """Whether a partition assigned the examples to clients."""
-        return bool(self.stated.get("synthetic"))
+        return bool(getattr(self._part("data", "partition"), "assigns", False))
+
+    @property
+    def purpose(self) -> str:
+        """What the run's rounds release: a model ("training"), or "statistics"."""
+        return str(getattr(self._part("data", "source"), "purpose", "training"))
+
+    @property
+    def private(self) -> bool:
+        """Whether any noise is added."""
+        return self.ledger.terms.get("trust") != "nobody"
+
+    def _part(self, section: str, kind: str) -> type[Any] | None:
+        """Returns the built-in part of that kind; None for others, whose code is not imported."""
+        name = self.key(section, kind)
+        built_in = {**BUILT_IN[kind], **GIVEN.get(kind, {})}
+        return find(kind, name, f"{section}.{kind}") if name in built_in else None
 
     @property
     def lost_claims(self) -> list[str]:

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from accounting import chain, regular
 from accounting.documents import from_toml
@@ -20,7 +20,7 @@ from accounting.releases import PoissonSampled, Release, WithoutReplacement
 from privfed.claims.compact import LARGEST, compacted
 from privfed.claims.derived import derived_claim
 from privfed.claims.schema import Claim, ClaimEvidence
-from privfed.core.errors import Refused
+from privfed.core.errors import Refused, public_text
 
 
 class _Table(BaseModel):
@@ -53,7 +53,7 @@ class OtherRelease(_Table):
 class OtherRun(_Table):
     """A run of another framework, as its user describes it."""
 
-    framework: str = Field(min_length=1)
+    framework: str = Field(min_length=1, pattern=r"^[^\x00-\x1f\x7f]*$")
     name: str = Field(min_length=1)
     unit: Literal["client", "record"]
     adjacency: Literal["add/remove", "replace-one", "zero-out"]
@@ -68,6 +68,13 @@ class OtherRun(_Table):
     randomness: str | None = None
     """The generator of the noise."""
     releases: list[OtherRelease] = Field(min_length=1)
+
+    @field_validator("framework")
+    @classmethod
+    def _another(cls, name: str) -> str:
+        if name.lower().startswith("privfed"):
+            raise ValueError("a run of privfed has a ledger: use privfed report RUN_DIR --claim")
+        return name
 
 
 def import_claim(path: Path) -> Claim:
@@ -84,11 +91,11 @@ def import_claim(path: Path) -> Claim:
         place = ".".join(map(str, first["loc"])) or "the file"
         raise Refused(f"{path}: {place}: {first['msg']}", key=place) from None
     except (OSError, ValueError) as error:
-        raise Refused(f"{path} cannot be read: {error}; name a TOML file") from None
+        raise Refused(f"{path} cannot be read: {public_text(error)}; name a TOML file") from None
     try:
         return derived_claim(_evidence(other, hashlib.sha256(text.encode()).hexdigest()[:16]))
-    except AccountingError as error:
-        raise Refused(f"{path}: {error}") from None
+    except (AccountingError, ArithmeticError, ValueError) as error:
+        raise Refused(f"{path}: no accountant bounds this: {public_text(error)}") from None
 
 
 def _evidence(other: OtherRun, name: str) -> ClaimEvidence:

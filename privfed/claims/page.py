@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
-from accounting.statement import at_delta, ceiling
+from accounting.statement import NOMINAL, at_delta, ceiling
 from privfed.claims.derived import derived_claim
 from privfed.claims.document import document_at, document_of, parsed
 from privfed.claims.evidence import evidence_of
-from privfed.claims.schema import Bound, Claim, MembershipBounds, Unknown
+from privfed.claims.schema import AuditSection, Bound, Claim, MembershipBounds, Unknown
 from privfed.claims.verified import verify
 from privfed.core.errors import Broken
 from privfed.core.text import number
@@ -32,25 +33,41 @@ from privfed.report.page.blocks import (
 )
 from privfed.report.page.drawing import as_svg, inline, without_warnings
 from privfed.report.page.write import Written, own_place, render, write_page
+from privfed.report.tables import counted
 
-_SECRETS = {
-    ADD_REMOVE: (
+
+@dataclass(frozen=True)
+class _Relation:
+    """An adjacency relation in words.
+
+    Attributes:
+      compares: the two datasets that epsilon compares.
+      question: what an attacker may want to know.
+      cases: those for whom the answer is the first one, and the others.
+    """
+
+    compares: str
+    question: str
+    cases: tuple[str, str]
+
+
+_RELATIONS = {
+    ADD_REMOVE: _Relation(
+        "the data with and without one {unit}",
         "whether the data of one {unit} were used",
-        "{unit}s whose data were used",
-        "{unit}s whose data were not used",
+        ("{unit}s whose data were used", "{unit}s whose data were not used"),
     ),
-    ZERO_OUT: (
-        "whether one {unit} contributed, or sent nothing (who took part is public)",
-        "{unit}s that contributed",
-        "{unit}s that sent nothing",
+    ZERO_OUT: _Relation(
+        "one {unit} that contributes with one that sends zeros; that it took part is not hidden",
+        "whether one {unit} contributed, or sent only zeros",
+        ("{unit}s that contributed", "{unit}s that sent only zeros"),
     ),
-    REPLACE_ONE: (
+    REPLACE_ONE: _Relation(
+        "two versions of the data of one {unit}",
         "which of two versions of the data of one {unit} was used",
-        "{unit}s with the first version",
-        "{unit}s with the second version",
+        ("{unit}s with the first version", "{unit}s with the second version"),
     ),
 }
-"""What an attacker may want to know, and its two cases, by adjacency relation."""
 _SEEN = {
     "": "everything that was released",
     "server": "all messages that the server receives",
@@ -60,6 +77,10 @@ _SEEN = {
     "clients": "all messages that the server and colluding clients receive",
 }
 """What the attacker sees, by the adversary of the guarantee."""
+
+
+_POWERFUL = 0.05
+"""Probability of detection below which a test counts as unable to detect a fault."""
 
 
 def write_claim_page(path: Path, out: Path | None = None) -> Written:
@@ -84,7 +105,9 @@ def write_claim_page(path: Path, out: Path | None = None) -> Written:
         claim, file = derived_claim(evidence_of(path)), "claim.json"
         document, page = document_of(claim), out or own_place(path, simulation=False, name="claim")
     write_page(page, render(claim_page(claim, str(document["digest"]), file), "claim.css"))
-    return Written(page, path, simulation=False)
+    audits = [] if isinstance(claim.audits, Unknown) else claim.audits
+    refuted = any(bool(each.result.get("refuted")) for each in audits)
+    return Written(page, path, simulation=False, refuted=refuted)
 
 
 def claim_page(claim: Claim, digest: str, file: str) -> Page:
@@ -94,23 +117,24 @@ def claim_page(claim: Claim, digest: str, file: str) -> Page:
         Chapter("meaning", "In plain words", list(_meaning(claim))),
         Chapter("terms", "The terms", [Facts(_terms(claim))]),
         Chapter("limits", "What is not covered", [BulletList(claim.not_covered)]),
-        Chapter("quote", "To quote", [Quotation(text) for text in _quotations(claim)]),
-        Chapter("check", "How to check this claim", list(_check(claim, digest, file))),
     ]
-    banners = []
-    if not guarantee.holds:
-        banners = [Banner("This guarantee protects nobody", f"{guarantee.reason}.")]
-    of = f"Run {subject.run} of {subject.framework}, {subject.releases} releases"
+    if quotations := [Quotation(text) for text in _quotations(claim)]:
+        chapters.append(Chapter("quote", "To quote", quotations))
+    chapters.append(Chapter("check", "How to check this claim", list(_check(claim, digest, file))))
+    of = f"Run {subject.run} of {subject.framework}, {counted(subject.releases, 'release')}"
     written_by = ", ".join(f"{name} {version}" for name, version in claim.written_by.items())
-    return Page("What is guaranteed about the data", of, banners, chapters, written_by)
+    if guarantee.holds:
+        return Page("What is guaranteed about the data", of, [], chapters, written_by)
+    banner = Banner("No guarantee", f"{guarantee.reason}.")
+    return Page("This run guarantees nothing", of, [banner], chapters, written_by)
 
 
-def _secret(claim: Claim) -> tuple[str, str, str]:
-    """Returns the attacker's question, and the two cases."""
-    guarantee = claim.guarantee
-    question, positives, negatives = _SECRETS[guarantee.adjacency]
-    unit = guarantee.unit
-    return question.format(unit=unit), positives.format(unit=unit), negatives.format(unit=unit)
+def _relation(claim: Claim) -> _Relation:
+    """Returns the adjacency relation in words about the claim's unit."""
+    words, unit = _RELATIONS[claim.guarantee.adjacency], claim.guarantee.unit
+    first, second = (each.format(unit=unit) for each in words.cases)
+    compares, question = (each.format(unit=unit) for each in (words.compares, words.question))
+    return _Relation(compares, question, (first, second))
 
 
 def _view(claim: Claim) -> str:
@@ -121,22 +145,23 @@ def _meaning(claim: Claim) -> Iterator[Block]:
     """Yields the explanation of the guarantee, with a picture of a membership guess."""
     members = claim.guarantee.membership
     if isinstance(members, Unknown):
-        yield Paragraph(f"Nothing finite is guaranteed: {members.unknown}.")
+        yield Paragraph(f"No bound on what an attacker learns is proved: {members.unknown}.")
         return
     if not claim.guarantee.holds:
-        yield Paragraph("If that did not apply, the releases would guarantee:")
+        yield Paragraph("Only as an example of the calculation:")
     right, strict = _hundredths(members.correct_guess), members.rates[1]
-    question, positives, negatives = _secret(claim)
+    words, wrong = _relation(claim), number(100 * strict.false_positive_rate)
+    first, second = words.cases
     yield Paragraph(
-        f"Suppose an attacker sees {_view(claim)}, knows the data of everybody else, and has to "
-        f"guess {question}. A coin flip is right 50 times in 100. However clever the "
-        f"attacker, the guess is right at most {right} times in 100."
+        f"Suppose both answers to this question are equally likely beforehand: {words.question}. "
+        f"An attacker sees {_view(claim)}, and knows the data of everybody else. Without the "
+        "releases, a guess is right 50 times in 100. With them, no attacker is right more than "
+        f"{right} times in 100, on average. An attacker who knew more beforehand starts from more."
     )
     yield _picture(members)
     yield Paragraph(
-        f"An attacker who wrongly names at most {number(100 * strict.false_positive_rate)} in 100 "
-        f"{negatives} correctly names at most {_hundredths(strict.true_positive_rate)} in 100 "
-        f"{positives}."
+        f"An attacker who names wrongly, on average, {wrong} of 100 {second} names rightly, on "
+        f"average, at most {_hundredths(strict.true_positive_rate)} of 100 {first}."
     )
 
 
@@ -150,10 +175,10 @@ def _hundredths(probability: float) -> str:
 
 def _picture(members: MembershipBounds) -> Picture:
     """Draws how often the attacker's guess is right: without the releases, and with them."""
-    title = "Right guesses out of 100"
+    title = "Right guesses out of 100, if both answers are equally likely beforehand"
     bars = [
-        ("no release: a coin flip", 50.0),
-        ("with the releases: at most", math.ceil(100 * members.correct_guess - 1e-9)),
+        ("without the releases", 50.0),
+        ("with the releases: at most", float(_hundredths(members.correct_guess))),
         ("without protection: up to", 100.0),
     ]
     with without_warnings(), canvas(1, 1, (6.6, 1.25), grid=False) as (figure, ((panel,),)):
@@ -184,28 +209,42 @@ def _terms(claim: Claim) -> dict[str, str]:
     purposes: dict[str, int] = {}
     for each in claim.releases:
         purposes[each.purpose] = purposes.get(each.purpose, 0) + each.count
-    counted = ", ".join(f"{purpose}: {count:,}" for purpose, count in purposes.items())
-    audits = claim.audits
-    tested = (
-        audits.unknown
-        if isinstance(audits, Unknown)
-        else "; ".join(
-            f"{each.by}, {'refuted' if each.result.get('refuted') else 'not contradicted'}"
-            for each in audits
-        )
-    )
+    releases = ", ".join(f"{purpose}: {count:,}" for purpose, count in purposes.items())
+    trusted = [] if isinstance(trust.trusts, Unknown) else trust.trusts
     return {
-        "guarantee": _line(bound) + (f" ({bound.caveat})" if bound.caveat else ""),
+        "guarantee": _line(bound)
+        + NOMINAL * (not guarantee.holds)
+        + (f" ({bound.caveat})" if bound.caveat else ""),
         **({"also": also} if also else {}),
-        "protects": f"one {guarantee.unit}{clients}, neighbours by {guarantee.adjacency}",
-        "releases": f"{counted}; each {guarantee.unit} takes part {sampling.participation}",
+        "unit": f"one {guarantee.unit}{clients}; ε compares {_relation(claim).compares}",
+        "releases": f"{releases}; each {guarantee.unit} takes part {sampling.participation}",
         "mechanism": f"{claim.mechanism.name}{noise}; {sampling.sampler} sampling{rate}",
-        "trust": trust.model,
-        "a malicious server": f"learns {trust.malicious_server}"
-        if not trust.malicious_server.startswith(("epsilon", "the issuer"))
-        else trust.malicious_server,
-        "tested": tested,
+        "trust": trust.model + (f" (trusted: {', '.join(trusted)})" if trusted else ""),
+        "malicious server": trust.malicious_server
+        if guarantee.holds
+        else "nothing is guaranteed against it",
+        "tested": _tested(claim),
     }
+
+
+def _tested(claim: Claim) -> str:
+    """Describes the empirical tests of the guarantee, and what they could have detected."""
+    if isinstance(claim.audits, Unknown):
+        return claim.audits.unknown
+    return "; ".join(
+        f"by {each.by}: {'REFUTED' if each.result.get('refuted') else 'not contradicted'}"
+        + _detectable(each)
+        for each in claim.audits
+    )
+
+
+def _detectable(audit: AuditSection) -> str:
+    """Describes the power of a test: the largest probability with which it detects a fault."""
+    noticed = [] if isinstance(audit.power, Unknown) else audit.power.get("noticed", [])
+    most = max((float(fault["doubted"]) for fault in noticed), default=0.0)
+    if most < _POWERFUL:
+        return "; it could not have detected a missing noise"
+    return f"; it would have detected the largest fault considered with probability {most:.0%}"
 
 
 def _line(bound: Bound) -> str:
@@ -215,28 +254,40 @@ def _line(bound: Bound) -> str:
 
 
 def _quotations(claim: Claim) -> Iterator[str]:
-    """Yields a sentence for a paper, and one for a consent form."""
+    """Yields the guarantees as sentences for a paper, and one for a consent form.
+
+    A consent form concerns people and a model: it is left out for synthetic clients, for other
+    releases, and for claims about other frameworks.
+    """
     guarantee = claim.guarantee
-    yield guarantee.quotations[0]
-    if guarantee.holds and isinstance(guarantee.membership, MembershipBounds):
-        question, _, _ = _secret(claim)
-        success = _hundredths(guarantee.membership.correct_guess)
-        yield (
-            "For a consent form: the model was trained with differential privacy (ε = "
-            f"{ceiling(guarantee.reported.epsilon)}, δ = {guarantee.reported.delta:g}). An "
-            f"attacker who sees {_view(claim)} can guess {question} with a success of at most "
-            f"{success} %; a coin flip has 50 %."
-        )
+    yield from guarantee.quotations[:1]
+    members, synthetic = (
+        guarantee.membership,
+        any("none of them is" in t for t in claim.not_covered),
+    )
+    trained = any(each.purpose == "training" for each in claim.releases)
+    if isinstance(members, Unknown) or not guarantee.quotations or synthetic or not trained:
+        return
+    if isinstance(claim.subject.ledger_head, Unknown):
+        return
+    trusted = [] if isinstance(claim.trust.trusts, Unknown) else claim.trust.trusts
+    more = f" {' and '.join(trusted)} sees more than this." if trusted else ""
+    yield (
+        "For a consent form: a model was trained with the data of participants such as you. A "
+        f"guess {_relation(claim).question}, with both answers equally likely beforehand, is right "
+        f"in at most {_hundredths(members.correct_guess)} of 100 cases for whoever sees "
+        f"{_view(claim)}; without the model, in 50.{more[:2].upper()}{more[2:]} Not covered: see "
+        "the list above."
+    )
 
 
 def _check(claim: Claim, digest: str, file: str) -> Iterator[Block]:
     """Yields the command that verifies the claim, and the numbers that identify it."""
-    yield ShellLine(shlex.join(["privfed", "verify", file]))
     head = claim.subject.ledger_head
+    heads = ["--head", head] if isinstance(head, str) else []
+    yield ShellLine(shlex.join(["privfed", "verify", file, *heads, "--digest", digest]))
     yield Facts(
         {
-            **({"ledger head": head} if isinstance(head, str) else {}),
-            "digest of the claim": digest,
             "issued by, date": "\u2026" * 30,
         }
     )

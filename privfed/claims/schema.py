@@ -17,7 +17,9 @@ VERSION = 1
 class ClaimSection(BaseModel):
     """A part of a claim: frozen, without further keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
+    )
 
 
 class Unknown(ClaimSection):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,43 +11,55 @@ from typing import Any
 
 from rich.table import Table
 
-from accounting.documents import Encoded
 from accounting.errors import AccountingError
 from accounting.statement import epsilon_at
+from privfed.claims.compact import compact, rebuilt
 from privfed.claims.derived import derived_claim
 from privfed.claims.document import digest_of, document_at, parsed
 from privfed.claims.evidence import LEDGER, evidence_of
 from privfed.claims.schema import Claim, ClaimEvidence
 from privfed.core.errors import Refused, public_text
-from privfed.core.text import with_numbers
-from privfed.report.tables import rows
+from privfed.core.text import visible
+from privfed.report.tables import counted, rows
+from privfed.store.run_record import RunRecord
 
 _ACCURACY = 1e-6
 """Relative difference allowed between numbers that different versions of libraries compute."""
-_WRITTEN = frozenset({"written_by", "digest"})
+_WRITTEN = {"written_by", "digest"}
 """Keys of a claim that do not follow from its evidence."""
 
 
+Place = tuple[str, ...]
+"""Keys and positions from the top of a claim."""
+
+
 @dataclass(frozen=True)
-class ClaimDifference(Encoded):
+class ClaimDifference:
     """A place of a claim that does not follow from the evidence, or differs from the run.
 
     Attributes:
-      place: keys and positions, separated by dots.
+      place: keys and positions.
       stated: the value in the claim.
       expected: the value that follows.
       reason: why no value follows; empty if one does.
     """
 
-    place: str
+    place: Place
     stated: Any
     expected: Any
     reason: str = ""
 
+    def to_json(self) -> dict[str, Any]:
+        """Returns the entry of `privfed verify --json`; absent values are left out."""
+        values = {"stated": self.stated, "expected": self.expected}
+        known = {key: value for key, value in values.items() if value is not _ABSENT}
+        return {"place": ".".join(self.place), **known, "reason": self.reason}
+
     def __str__(self) -> str:
+        place = _short(".".join(self.place))
         if self.reason:
-            return f"{self.place}: {self.reason}"
-        return f"{self.place} is {_short(self.stated)}, but should be {_short(self.expected)}"
+            return f"{place}: {self.reason}"
+        return f"{place} is {_short(self.stated)}, but should be {_short(self.expected)}"
 
 
 @dataclass(frozen=True)
@@ -82,23 +95,28 @@ class Verification:
 
     @property
     def stated_only(self) -> list[str]:
-        """The facts of the evidence that were compared with nothing, so the issuer vouches."""
-        if self.claim is None or self.run is not None:
+        """The facts that were compared with nothing, so only the issuer vouches for them."""
+        if self.claim is None:
             return []
-        return [f"evidence.stated.{key}" for key in self.claim.evidence.stated]
+        stated = [] if self.run is not None else self.claim.evidence.stated
+        return [*(f"evidence.stated.{key}" for key in stated), "written_by"]
 
 
-def verify(path: Path, run: Path | None = None, head: str | None = None) -> Verification:
+def verify(
+    path: Path, run: Path | None = None, head: str | None = None, digest: str | None = None
+) -> Verification:
     """Verifies a claim.
 
-    The ledger's chain and every section are computed again from the evidence in the claim. With
-    `run`, the evidence is also compared with the files of that run. No code that the claim names
-    is imported.
+    The ledger's chain and every section are computed again from the evidence in the claim. No code
+    that the claim names is imported. With `run`, the evidence is also compared with the files of
+    that run; the parts that the run names are imported if its ledger and configuration are those of
+    the claim.
 
     Args:
       path: the claim's file.
       run: the run directory; None to use the evidence in the claim alone.
-      head: a head of the run's ledger that was recorded elsewhere.
+      head: a head of the run's ledger that was recorded elsewhere, at the end or before.
+      digest: the claim's digest, as the issuer published it.
 
     Returns:
       The verification, with every difference.
@@ -108,25 +126,40 @@ def verify(path: Path, run: Path | None = None, head: str | None = None) -> Veri
       Broken: if the files of the run contradict each other.
     """
     document = document_at(path)
-    edited = list(_edited(document))
+    edited = list(_edited(document, digest))
     try:
         claim = parsed(document, path)
     except Refused as error:
         if not edited:
             raise
-        place = ClaimDifference("form", None, None, public_text(error))
-        return Verification(path, None, run, (place, *edited))
+        form = ClaimDifference(("form",), None, None, public_text(error))
+        return Verification(path, None, run, (form, *edited))
     differences = [*_against_evidence(claim), *_against_head(claim, head)]
-    if run is not None:
-        differences += _compared("evidence", claim.evidence, evidence_of(run))
+    if run is not None and not differences:
+        differences += _against_run(claim.evidence, run)
     return Verification(path, claim, run, (*differences, *edited))
 
 
-def _edited(document: Mapping[str, Any]) -> Iterator[ClaimDifference]:
-    """Yields a difference if the digest is not that of the document."""
-    digest = digest_of(document)
-    if digest != document["digest"]:
-        yield ClaimDifference("digest", document["digest"], digest)
+def _against_run(evidence: ClaimEvidence, run: Path) -> Iterator[ClaimDifference]:
+    """Yields each difference between the evidence of a claim and a run.
+
+    Ledger and configuration are compared first: if they differ, no part of the run is imported.
+    """
+    place, record = ("evidence",), RunRecord.open(run)
+    ledger = {"ledger": compact(record.directory.ledger), "configuration": record.digest}
+    stated = {"ledger": evidence.ledger, "configuration": evidence.ledger["terms"].get("config")}
+    differences = [*_compared(place, stated, ledger)]
+    if differences:
+        yield from differences
+    else:
+        yield from _compared(place, evidence.model_dump(), evidence_of(run).model_dump())
+
+
+def _edited(document: Mapping[str, Any], published: str | None) -> Iterator[ClaimDifference]:
+    """Yields a difference if the digest is not that of the document, or not the published one."""
+    for expected in dict.fromkeys([digest_of(document), published or document["digest"]]):
+        if expected.lower() != document["digest"]:
+            yield ClaimDifference(("digest",), document["digest"], expected)
 
 
 def _against_evidence(claim: Claim) -> Iterator[ClaimDifference]:
@@ -143,43 +176,41 @@ def _against_evidence(claim: Claim) -> Iterator[ClaimDifference]:
     ) as error:
         place, _, why = public_text(error).partition(": ")
         known = place if place.startswith("evidence.") else "evidence"
-        yield ClaimDifference(known, None, None, why or place)
+        yield ClaimDifference((known,), None, None, why or place)
         return
-    yield from _compared("", claim, expected)
+    yield from _compared((), *(each.model_dump(exclude=_WRITTEN) for each in (claim, expected)))
 
 
 def _against_head(claim: Claim, head: str | None) -> Iterator[ClaimDifference]:
-    """Yields a difference if the claim's ledger ends at another head than the recorded one."""
-    stated = claim.evidence.ledger.get("head")
-    if head is not None and head != stated:
-        yield ClaimDifference(f"{LEDGER}.head", stated, head)
-
-
-def _compared(
-    name: str, stated: Claim | ClaimEvidence, expected: Claim | ClaimEvidence
-) -> Iterator[ClaimDifference]:
-    """Yields each difference between two claims or two pieces of evidence."""
-    left, right = (
-        dict(_leaves(with_numbers(each.model_dump(exclude=set(_WRITTEN))), name))
-        for each in (stated, expected)
-    )
-    for place in dict.fromkeys([*left, *right]):
-        first, second = left.get(place, "nothing"), right.get(place, "nothing")
-        if not _same(first, second):
-            yield ClaimDifference(place, first, second)
-
-
-def _leaves(value: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """Yields each number, text and empty list in `value`, with its place."""
-    if isinstance(value, Mapping) and value:
-        items: list[tuple[Any, Any]] = list(value.items())
-    elif isinstance(value, list) and value:
-        items = list(enumerate(value))
-    else:
-        yield place, value
+    """Yields a difference if the claim's ledger never had the head that was recorded."""
+    if head is None:
         return
-    for key, item in items:
-        yield from _leaves(item, f"{place}.{key}" if place else str(key))
+    try:
+        recorded = bytes.fromhex(head)
+    except ValueError:
+        raise Refused(f"--head is {head!r}; expected hexadecimal digits") from None
+    with contextlib.suppress(AccountingError):
+        if rebuilt(claim.evidence.ledger, LEDGER).holds(recorded):
+            return
+    yield ClaimDifference((LEDGER, "head"), claim.evidence.ledger.get("head"), head)
+
+
+_ABSENT = object()
+"""Stands for a value that one of two claims does not have."""
+
+
+def _compared(place: Place, stated: Any, expected: Any) -> Iterator[ClaimDifference]:
+    """Yields each difference between two JSON values, with its place."""
+    match stated, expected:
+        case (dict(), dict()):
+            for key in dict.fromkeys([*stated, *expected]):
+                values = stated.get(key, _ABSENT), expected.get(key, _ABSENT)
+                yield from _compared((*place, key), *values)
+        case (list(), list()) if len(stated) == len(expected):
+            for number, values in enumerate(zip(stated, expected, strict=True)):
+                yield from _compared((*place, str(number)), *values)
+        case _ if not _same(stated, expected):
+            yield ClaimDifference(place, stated, expected)
 
 
 def _same(first: Any, second: Any) -> bool:
@@ -189,7 +220,9 @@ def _same(first: Any, second: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    text = str(value)
+    if value is _ABSENT:
+        return "absent"
+    text = " ".join(visible(str(value)).split())
     return text if len(text) <= 100 else f"{text[:97]}…"
 
 
@@ -197,44 +230,50 @@ def verification_table(result: Verification) -> Table:
     """Returns the verdict, and what it depends on."""
     if result.differences:
         first, *others = result.differences
-        more = {"further": f"{len(others)} differences"} if others else {}
+        more = {"further": counted(len(others), "difference")} if others else {}
         return rows({"claim": "REFUTED", "difference": str(first), **more})
-    assert result.claim is not None
-    stated = ", ".join(place.rpartition(".")[2] for place in result.stated_only)
+    claim = result.claim
+    assert claim is not None
+    imported = not claim.evidence.configuration
+    source = "the issuer's statements" if imported else "the ledger and the configuration in it"
+    vouched = ", ".join(place.rpartition(".")[2] for place in result.stated_only)
     return rows(
         {
-            "claim": "verified: every section follows from the ledger"
-            + (" in the claim" if stated else ""),
-            **_facts(result.claim, result.claim.digest),
-            "run": str(result.run) if result.run else "not compared: no run directory was given",
-            **({"not verified": f"{stated}: stated by the issuer only"} if stated else {}),
+            "claim": f"consistent: every section follows from {source}",
+            **_facts(claim, claim.digest),
+            "run": "not compared: no run directory was given"
+            if result.run is None
+            else f"{result.run}: ledger, configuration and files are those of the claim",
+            "not verified": f"{vouched}: only stated by the issuer",
         }
     )
 
 
 def claim_table(claim: Claim, digest: str) -> Table:
     """Returns the guarantee that a claim states, and what identifies it."""
-    unknown = ", ".join(_unknown(claim))
-    return rows(
-        {**_facts(claim, digest), **({"unknown": unknown} if unknown else {})},
-    )
+    unknown = ", ".join(_unknown(claim.model_dump(exclude={"evidence"}), ()))
+    return rows({**_facts(claim, digest), **({"unknown": unknown} if unknown else {})})
 
 
 def _facts(claim: Claim, digest: str) -> dict[str, str]:
+    """Returns the guarantee of a claim, its subject, and the numbers that identify it."""
     guarantee, subject = claim.guarantee, claim.subject
     bound = guarantee.reported
-    return {
+    about = f"run {subject.run} of {subject.framework}, {counted(subject.releases, 'release')}"
+    facts = {
         "ε": epsilon_at(bound.epsilon, bound.delta, nominal=not guarantee.holds),
         "meaning": bound.meaning if guarantee.holds else f"none: {guarantee.reason}",
-        "about": f"run {subject.run} of {subject.framework}, {subject.releases} releases",
+        "about": about,
         **({"ledger head": subject.ledger_head} if isinstance(subject.ledger_head, str) else {}),
         "digest": digest,
     }
+    return {label: " ".join(visible(text).split()) for label, text in facts.items()}
 
 
-def _unknown(claim: Claim) -> Iterator[str]:
+def _unknown(value: Any, place: Place) -> Iterator[str]:
     """Yields the place of each fact that is unknown."""
-    for place, _ in _leaves(claim.model_dump(exclude={"evidence"}), ""):
-        fact, _, last = place.rpartition(".")
-        if last == "unknown":
-            yield fact
+    if isinstance(value, dict) and value.keys() == {"unknown"}:
+        yield ".".join(place)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _unknown(item, (*place, key))

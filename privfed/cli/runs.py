@@ -89,9 +89,12 @@ def _refuse_together(**others: object) -> None:
 @click.argument("claim", metavar="CLAIM.json", type=FILE)
 @click.argument("run", metavar="[RUN_DIR]", required=False, type=DIRECTORY)
 @click.option("--head", help="A head of the run's ledger that was recorded elsewhere.")
+@click.option("--digest", help="The claim's digest, as its issuer published it.")
 @JSON
 @never_quotes
-def verify_command(claim: Path, run: Path | None, head: str | None, as_json: bool) -> int:
+def verify_command(
+    claim: Path, run: Path | None, head: str | None, digest: str | None, as_json: bool
+) -> int:
     """Verify a claim: compute it again from its ledger, and compare it with the run.
 
     Without RUN_DIR, the ledger and the configuration in the claim are used. If a value differs,
@@ -99,7 +102,7 @@ def verify_command(claim: Path, run: Path | None, head: str | None, as_json: boo
     """
     from privfed.api.claims import verify
 
-    answer = verify(claim, run, head=head)
+    answer = verify(claim, run, head=head, digest=digest)
     return print_answer(answer, as_json, 0 if answer.verified else REFUTED)
 
 

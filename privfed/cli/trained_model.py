@@ -202,11 +202,9 @@ def export_command(directory: Path, to: Path, adapters: bool, as_json: bool) -> 
 
 
 def _to_standard_output(content: bytes) -> None:
-    """Prints `content`; ignores that the output pipe is closed (`privfed predict …
+    """Prints `content`; ignores that the output pipe is closed (`privfed predict … | head`).
 
-    head`).
-
-    On a terminal, control characters in names are escaped; a file gets the content as it is.
+    On a terminal, control characters are escaped; a file or pipe receives the content unchanged.
     """
     shown = visible(content.decode()).encode() if sys.stdout.isatty() else content
     try:

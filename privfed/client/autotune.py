@@ -32,7 +32,7 @@ _CHUNKS = {"cpu": (8, 32, 128), "cuda": (32, 128, 512, 1024)}
 _CACHED = 1 << 20
 """Number of values that fit in a processor's cache: looped rows stay there until summed."""
 _MOST = 1 << 25
-"""Upper bound on chunk size times model length if the chunk size is chosen automatically.
+"""Upper bound on chunk size times model length if a CPU's chunk size is chosen automatically.
 
 Training needs memory for several times as many numbers.
 """
@@ -192,8 +192,8 @@ def _fitting(trainer: LocalTrainer, ways: tuple[Way, ...], memory: CudaMemory, h
 def _tried(trainer: LocalTrainer, way: Way, clients: int) -> None:
     """Trains `clients` synthetic clients on a batch of the largest size.
 
-    The size depends on public facts only: the configured batch size or, for full batches, the
-    public estimate of a client's number of examples.
+    The size depends on public facts only: the configured batch size or, if that is above 1,024,
+    twice the public estimate of a client's number of examples, but at least 32.
     """
     typical = trainer.federation.typical
     bound = _MOST_EXAMPLES if typical is None else max(_MOST_EXAMPLES, math.ceil(2 * typical))
@@ -218,7 +218,8 @@ def _not_stackable(trainer: LocalTrainer) -> str | None:
         first = (str(error).splitlines() or [""])[0]
         layer = failed_layer(error, trainer.network.module)
         if _UNBATCHED in first:
-            first = f"PyTorch's vmap has no batched form of its layer {layer or 'in a function'}"
+            part = f"its layer {layer}" if layer else "a function in it"
+            first = f"PyTorch's vmap has no batched form of {part}"
         elif _BRANCHES in first:
             first = f"{layer or 'its forward'} branches on values of its input"
         return f"this model cannot be stacked: {first}"
@@ -247,7 +248,7 @@ def _speed(trainer: LocalTrainer, way: Way, chunk: int, repeats: int, most: int)
 def _stopwatch(trainer: LocalTrainer, way: Way, chunk: int, most: int) -> Callable[[], float]:
     """Returns a function that trains synthetic clients and returns the seconds per local step.
 
-    At most `most` clients are trained, whatever the chunk size.
+    Whatever the chunk size, at most `most` clients are trained, and in a loop at most 4.
     """
     clients = min(chunk, most if way == "stacked" else _LOOPED)
     # The number of examples is limited, since a full batch may be very large.
@@ -268,7 +269,7 @@ def _stopwatch(trainer: LocalTrainer, way: Way, chunk: int, most: int) -> Callab
 def training(
     trainer: LocalTrainer, way: Way, population: Federation, epochs: int = 1
 ) -> Callable[[], Tensor]:
-    """Returns a function that trains all clients of `population` in round 1 and returns rows."""
+    """Returns a function that trains all clients of `population` in round 1, and returns rows."""
     candidate = replace(trainer, federation=population, way=way, epochs=epochs)
     ids = np.arange(population.clients)
     keys = Streams(0, simulated=True).at("measure", 0, ids)

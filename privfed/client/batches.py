@@ -51,7 +51,7 @@ def in_memory(federation: Federation, ids: Indices) -> Federation:
     """Returns a population of clients `ids` `[c]` only, renumbered from 0, with examples in memory.
 
     Features are clipped and scaled. The store is never empty: if no client has an example, it
-    contains a synthetic example of no client.
+    contains one synthetic example, which belongs to no client.
     """
     offsets = np.concatenate([[0], np.cumsum(federation.sizes(ids))]).astype(np.int64)
     within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
@@ -78,7 +78,8 @@ def in_memory(federation: Federation, ids: Indices) -> Federation:
 def as_read(federation: Federation, ids: Indices) -> tuple[Federation, Indices]:
     """Returns a population with clients `ids` `[c]` in memory, and their indices `[c]` in it.
 
-    Returns `federation` itself if the examples of these clients are too many to load at once.
+    Returns `federation` and `ids` themselves if these clients have too many examples to load at
+    once.
     """
     numbers = int(federation.sizes(ids).sum()) * math.prod(federation.examples.x.shape[1:])
     if numbers > MOST_AHEAD:
@@ -93,7 +94,8 @@ class Course:
     Attributes:
       origin: initial models, shape [c, d].
       w: current models, shape [c, d]; changed in place at every step.
-      state: client states, shape [c, k], or the gradients to which the objective is anchored.
+      state: client states, shape [c, k]; if the objective's `anchored` is "all", each client's
+        gradient at its initial model instead, shape [c, d].
       carried: vectors carried between steps, shape [c, j]; changed in place at every step.
       counts: number of each client's examples by class, shape [c, classes], if the objective
         changes the loss.
@@ -137,7 +139,7 @@ class Course:
         steps: Tensor,
         lr: float,
     ) -> LocalStep:
-        """Returns the next step, given the gradients `[c, d]` of every client's batch."""
+        """Returns the inputs of the next step; `grad` `[c, d]` are the batches' gradients."""
         return LocalStep(self.w, grad, anchor, self.state, self.carried, number, epoch, steps, lr)
 
     def go(

@@ -183,7 +183,7 @@ class Attackers:
     def lengthened(
         self, byzantine: Mask, bounded: BoundedRows, free: Tensor, bare: bool
     ) -> BoundedRows:
-        """Returns `bounded` with rows of `byzantine` clients scaled to the norms before the bound.
+        """Returns `bounded`; if `unbounded`, `byzantine` rows have their norms before the bound.
 
         The mechanism's bound shortens rows, and may also rotate or extend them; the result is the
         row of a client that skips only the shortening.
@@ -252,7 +252,7 @@ class Attackers:
         return lambda direction, away, lr: self.attack.steer(direction, away, lr, state)
 
     def poisoned(self, federation: Federation) -> Federation:
-        """Returns the population in which the examples of Byzantine clients are poisoned.
+        """Returns the population with poisoned examples of all clients that may ever be Byzantine.
 
         Raises:
           Refused: if the attack does not apply to the examples.
@@ -299,8 +299,8 @@ def refuse_unfit(attack: Attack, examples: Examples) -> None:
     """Raises `Refused` if `attack` does not apply to these examples."""
     if examples.y.dtype != torch.int64 or examples.y.dim() != 1:
         raise Refused(
-            "attack.name is an attack on examples with one class each, but these examples have "
-            "other labels; use an attack on updates"
+            "attack.name is set to an attack on examples with one class each, but these examples "
+            "have other labels; use an attack on updates"
         )
     why = attack.unfit_reason(tuple(examples.x.shape[1:]), examples.x.dtype.is_floating_point)
     if why:

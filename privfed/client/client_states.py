@@ -108,7 +108,7 @@ class ClientStates:
         self.begin(checkpoint)
 
     def begin(self, round: int) -> None:
-        """Discards states that `scatter` stored in a round that did not end."""
+        """Begins `round`; discards states that `scatter` stored in a round that did not end."""
         self._path, self._earlier = self._journal(round), self._where
         self._temporary = self._path.with_name(f".{self._path.name}.tmp")
         self._temporary.unlink(missing_ok=True)
@@ -208,7 +208,7 @@ class ClientStates:
             return np.empty(0, self._record)
         if size < 0 or size % self._record.itemsize:
             raise Broken(
-                f"{path}, which holds the clients' states after that round, is missing or "
+                f"{path}, which holds the clients' states after a round, is missing or "
                 "incomplete; restore private/ as it was when the run stopped, or start a new run"
             )
         records: NDArray[Any] = np.memmap(path, self._record, "r")

@@ -50,7 +50,7 @@ class LocalLoss(Part):
     reads_features: ClassVar[bool] = False
     """Whether `losses` reads representations (`Batch.features`)."""
     needs_classes: ClassVar[bool] = False
-    """Whether `losses` reads outputs as class logits; other losses are refused."""
+    """Whether `losses` reads outputs as class logits; any other `model.loss` is then refused."""
 
     @property
     def changes_loss(self) -> bool:
@@ -75,7 +75,7 @@ class LocalLoss(Part):
         return None
 
     def client_losses(self, loss: Loss, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Returns `losses` `[c, B]` of c clients, given their stacked `Batch` fields `tensors`.
+        """Returns the losses `[c, B]` of c clients' batches, given as stacked fields of `Batch`.
 
         Args:
           loss: the loss of the run.
@@ -126,8 +126,8 @@ class Correction(Part):
 
     anchored: ClassVar[Anchor] = ""
     """The second gradient that a client computes. "all": the gradient of all its examples at its
-    `origin`, passed as `state`, which excludes `keeps`. "batch": the gradient of each step's batch
-    at the client's `anchor`. "": none.
+    `origin`, passed as `state`, in place of a state that the client keeps. "batch": the gradient of
+    each step's batch at the client's `anchor`. "": none.
     """
     _called_if: ClassVar[Mapping[str, str]] = {"anchor": "anchored"}
 
@@ -146,7 +146,7 @@ class Correction(Part):
     def anchor(
         self, w: Tensor, broadcast: Broadcast, state: Tensor | None, carried: Tensor | None
     ) -> Tensor:
-        """Returns the point of the second gradient of an `anchored` "batch", `[c, d]` or `[d]`."""
+        """Returns the models `[c, d]` or `[d]` at which the gradients of `anchored` "batch" are."""
         return broadcast["params"]
 
     def along(self, step: LocalStep, broadcast: Broadcast) -> tuple[Tensor, Tensor | None]:

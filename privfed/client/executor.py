@@ -184,7 +184,7 @@ class LocalExecutor:
         """Yields each of `chunks`, a population that contains it, and the clients' indices there.
 
         Examples in files are read ahead if clients train two epochs or more; with one epoch this is
-        not faster. Silos that protect examples sample them after they are charged.
+        not faster. Nothing is read ahead for silos with DP-SGD: they sample after their charge.
         """
         again = self.trainer.epochs >= FEWEST_EPOCHS
         if self.silos or not again or not isinstance(federation.examples.x, Mapped):
@@ -266,8 +266,9 @@ class LocalExecutor:
     def _epochs(self, who: Indices, round: int) -> Indices:
         """Returns each client's number of epochs `[c]`.
 
-        Stragglers (Li et al. 2020, section 5.2) have fewer: a uniform number from 1, drawn by
-        public random numbers, independently of the data.
+        Stragglers (Li et al. 2020, section 5.2) have fewer: a uniform number from 1 to E - 1 (1 if
+        E is 1), with E the trainer's epochs. Public random numbers draw it, independently of the
+        data.
         """
         most = np.full(len(who), self.trainer.epochs)
         if not self.stragglers:

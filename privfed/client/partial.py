@@ -179,7 +179,11 @@ class Partial(Around):
         return row, local if after is None else torch.cat([local, after], dim=1)
 
     def _in_turn(self, step: LocalStep) -> tuple[Tensor, Tensor | None]:
-        """Directions of the local part in the first epochs, and of the shared part after them."""
+        """Directions that are zero except in the local part first, and in the shared part later.
+
+        The local part is trained in the first `local_epochs`. Also returns the number of steps of
+        the shared part.
+        """
         alone = (step.epoch < self.local_epochs)[:, None]
         shared, local = self._parts(step.grad)
         taken = None if step.carried is None else step.carried + (~alone).to(step.w)

@@ -74,7 +74,7 @@ class PerExample:
         self._parameters: dict[str, Any] = dict(copied.named_parameters())
 
     def verify(self, x: Tensor, y: Tensor) -> None:
-        """Compares gradients with autograd, one example at a time, on synthetic x, y `[3, *]`.
+        """Compares gradients with those of autograd, per example, on synthetic x and y `[3, *]`.
 
         Opacus computes gradients by hooks, which may miss computations of a module.
 

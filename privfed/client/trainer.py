@@ -250,7 +250,7 @@ class LocalTrainer:
         return self.network.gradient_of(losses, course.w, x, shares, reads, stacked)
 
     def _anchor(self, course: Course, broadcast: Broadcast) -> Tensor:
-        """Points `[c, d]` of the second gradient of the clients' batches."""
+        """Models `[c, d]` at which the second gradient of the clients' batches is computed."""
         anchor = self.objective.anchor(course.w, broadcast, course.state, course.carried)
         return anchor.expand(len(course.w), -1)
 

@@ -78,7 +78,7 @@ def named(raw: Raw, kind: str) -> type[Any]:
 
 
 def loss_of(raw: Raw) -> Loss | None:
-    """Returns the loss that `raw` describes; None if it is refused."""
+    """Returns the loss that `raw` describes; None if its name or a key of [model] is invalid."""
     try:
         loss: Loss | None = _built(raw, "model", "loss")
         return loss
@@ -93,7 +93,7 @@ def known_keys(name: str, section: Mapping[str, Any]) -> set[str]:
 
 
 def _chosen(name: str, section: Mapping[str, Any]) -> dict[str, tuple[str, type[Any]]]:
-    """Returns the parts that `section` states by name or as a class: kind -> (name, class)."""
+    """Returns the parts that `section` names, or their defaults: kind -> (name, class)."""
     chosen: dict[str, tuple[str, type[Any]]] = {}
     for key, (kind, default) in SECTIONS[name].parts.items():
         part, place = section.get(key, default), f"{name}.{key}"
@@ -154,8 +154,8 @@ def _with_loss(raw: Raw) -> Raw:
 def _without_open(raw: Raw) -> tuple[Raw, tuple[str, ...]]:
     """Returns `raw` without the keys that are "auto", and the names of these keys.
 
-    "auto" is the default for models to which no recommendation of the loss applies, unless clients
-    are at sites on their own machines.
+    A key that is left out is "auto" for models that are not linear, unless the named part has a
+    default of its own for it, or clients are at sites on their own machines.
     """
     others = {name: dict(section) for name, section in raw.items()}
     linear = isinstance(_chosen("model", raw.get("model", {}))["model"][1], LinearModel)
@@ -199,7 +199,10 @@ def _suited(raw: Raw) -> Raw:
 
 
 def _built(raw: Raw, name: str, kind: str) -> Any:
-    """Returns the part of `kind` that section `name` describes; None if it is refused."""
+    """Returns the part of `kind` that section `name` describes; None if a key of it is invalid.
+
+    Raises `Refused` if the section names an unknown part.
+    """
     given = raw.get(name, {})
     return _validate(_chosen(name, given)[kind][1], name, given, [])
 

@@ -89,7 +89,10 @@ def catalog() -> dict[str, dict[str, str]]:
 
 
 def _described(kind: str, name: str) -> str:
-    """Returns the first sentence about a part; avoids importing the part, which may be slow."""
+    """Returns the first sentence about a part; for objectives, also the sizes of messages.
+
+    Built-in parts other than objectives are not imported, since importing may be slow.
+    """
     target = BUILT_IN[kind].get(name)
     if target and kind != "objective":
         return _line(_documentation(target))
@@ -105,7 +108,7 @@ def _described(kind: str, name: str) -> str:
 
 
 def _vectors(count: float) -> str:
-    """Formats a number of vectors `[d]`, without single scalars."""
+    """Formats `count`, a message's length divided by d, rounded to an integer: "2 d"."""
     return "d" if round(count) == 1 else f"{count:.0f} d"
 
 
@@ -199,8 +202,9 @@ def _properties(model: type[BaseModel], definitions: _Schema) -> _Schema:
 def written_part(kind: str, name: str, like: str = "") -> tuple[str, str]:
     """Returns the source of a module with a new part, and of a module with its test.
 
-    The part extends a built-in one. It overrides the hooks that most built-in parts of that form
-    override, by calls of the built-in hook; its other declarations are listed as comments.
+    The part extends a built-in one. It overrides the hooks that the built-in part, or at least half
+    of the built-in parts with the same base class, define; each override calls the built-in hook.
+    The part's other declarations are listed as comments.
 
     Args:
       kind: the kind of part, a key of `BUILT_IN`.
@@ -248,14 +252,17 @@ def _usual(kind: str) -> str:
 
 
 def example_keys(part: type[BaseModel]) -> dict[str, Any]:
-    """Returns example values by key: those that fields of `part` declare, and of `follows_clip`."""
+    """Returns example values by key: those that fields of `part` declare, and its `follows_clip`.
+
+    The fields' examples have precedence.
+    """
     follows = getattr(part, "follows_clip", {}).items()
     examples = {key: of.examples[0] for key, of in part.model_fields.items() if of.examples}
     return {**{key: value for key, value in follows if value}, **examples}
 
 
 def _overridden(kind: str, base: type[BaseModel]) -> list[str]:
-    """Returns the hooks that `base`, or at least half of the built-in parts of its form, define."""
+    """Returns hooks that `base`, or half of the built-in parts with its base class, define."""
     hooks = [name for name in hooks_of(kind, base) if inspect.isfunction(getattr(base, name, None))]
     parts = [find(kind, name, kind) for name in BUILT_IN[kind]]
     form = base.__mro__[1]
@@ -285,7 +292,7 @@ def _overriding(kind: str, base: type[BaseModel], hook: str) -> str:
 
 
 def _declarations(kind: str, base: type[BaseModel]) -> str:
-    """Returns comments that list the declarations of `base`; "" if the kind has no declarations."""
+    """Returns comments that list the declarations of `base` with a short value; "" without any."""
     lines = []
     for name in sorted(declared(contract_of(kind)) - hooks_of(kind, base) - {*base.model_fields}):
         value = vars(base).get(name, getattr(base, name, None))

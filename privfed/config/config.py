@@ -339,10 +339,10 @@ def with_given(raw: Raw, given: Mapping[str, type[Any]]) -> Raw:
 
 
 def digest(tables: Mapping[str, Any]) -> str:
-    """Returns the SHA-256 of everything in a resolved run file that a resume may not change.
+    """Returns the SHA-256 of a resolved run file without run.rounds and privacy.epsilon.
 
-    The digest covers the `tables` as they are written: defaults of later versions do not enter,
-    and no part is built or imported.
+    A resume may change these two keys. The digest covers the `tables` as they are written: defaults
+    of later versions do not enter, and no part is built or imported.
     """
     document = {**tables, "run": {**tables["run"]}, "privacy": {**tables["privacy"]}}
     document["run"].pop("rounds")

@@ -95,7 +95,11 @@ class Mistake:
 
 @dataclass(frozen=True)
 class _Problem:
-    """One validation error of pydantic, at `path`; the names of union branches begin at `head`."""
+    """One validation error of pydantic, at `path`.
+
+    `head` is the beginning of `path` up to the first union, so that errors of all branches of a
+    union have the same `head`.
+    """
 
     path: tuple[str | int, ...]
     head: tuple[str | int, ...]
@@ -142,7 +146,7 @@ def mistakes(
 
 
 def _problem(error: Any, given: Mapping[str, Any]) -> _Problem:
-    """Returns an error with its location split into the value's path and union branches."""
+    """Returns an error of pydantic, without the names of union branches in its location."""
     path, head, value = [], None, given
     for step in error["loc"]:
         if _holds(value, step):

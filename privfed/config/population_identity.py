@@ -18,12 +18,12 @@ Population = Mapping[str, Any]
 
 
 def population_identity(config: Config) -> dict[str, Any]:
-    """Returns the population that a run's guarantee covers: its `name` and its `unit` of privacy.
+    """Returns the `name`, `unit` and `sources` of the population that a run's guarantee covers.
 
-    The unit of natural clients in a file is the client column, whatever the file's path, and the
-    name is `data.population`. Simulated clients are identified by a hash of [data] and the seed.
-    The assignment of clients to sites is not part of their identity. A model trained on any of the
-    same `sources` may reveal data of the same clients, for any partition of the examples.
+    The unit of real clients is the source with its client column, whatever the file's path; that of
+    simulated clients is a hash of [data] and the seed. The name is `data.population`, or else that
+    hash, which does not cover the keys about sites. A model trained on any of the same `sources`
+    may reveal data of the same clients, for any partition of the examples.
     """
     facts = _facts(
         config, {kind: catalogue_name(kind, type(config.parts[kind])) for kind in _kinds()}

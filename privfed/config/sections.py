@@ -63,8 +63,8 @@ class Run(Part):
     `privfed.store.kept_heads`. It is stored as an absolute path."""
 
     watch: list[str] = []
-    """Further receivers of each evaluation (`privfed.run.watch`): "csv", "tensorboard", or a class
-    of your own, "module:name"."""
+    """Further receivers of each evaluation (`privfed.run.watch`): "csv", "tensorboard", "mlflow",
+    "wandb", or a class of your own, "module:name"."""
 
     @field_validator("watch")
     @classmethod
@@ -248,13 +248,14 @@ class EvaluationKeys(Part):
     """The evaluators of the model: the public "test" set only, or "clients" as well, on held-out
     examples of their own, in separate rounds, which are charged (`privfed.metrics`)."""
     every: int = Field(0, ge=0)
-    """The interval, in rounds, of evaluations by clients, which replace training; run.rounds is a
-    multiple of it. 0: the value of run.evaluate_every."""
+    """The interval, in rounds, of evaluations by clients, which replace training; run.rounds has to
+    be a multiple of it. 0: the value of run.evaluate_every."""
     measures: list[str] = ["accuracy"]
     """The metrics that clients measure; they share one noisy release."""
     group: str = ""
-    """A declared column of categories, or "label": every metric is also measured for each of its
-    groups. On the public test set, the first metric and the differences between groups."""
+    """A declared column of categories, or "label". Clients measure every metric also for each of
+    its groups. On the public test set, only the loss's first metric is measured for each group,
+    with the differences between groups."""
     holdout: float = Field(0.2, ge=0, lt=1)
     """The fraction of a client's examples held out for evaluation, spread evenly; 0: the client
     evaluates on all its training examples."""

@@ -1,8 +1,8 @@
 """Checks external parts against the contract of their kind.
 
 A part's hooks (methods that a run calls) must return values of the type and shape that the contract
-states. Every public name that the part defines must be a hook or a declaration (a class attribute
-or property that a run reads).
+states. Every public name that the part defines must be a hook, a key of the run file, a declaration
+(a class attribute or property that a run reads), or a name that the part's own code reads.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _meant(name: str, known: list[str]) -> str:
 
 
 def _unread(kind: str, part: type[BaseModel], defined: Mapping[str, Any]) -> list[str]:
-    """Returns public names of a part that its contract lacks and that its code does not read."""
+    """Returns the names in `defined` that neither privfed nor the part's own code reads."""
     known = {name for each in part.__mro__ if _is_ours(each) for name in declared(each)}
     known |= declared(contract_of(kind)) | {*part.model_fields}
     decorated = part.__pydantic_decorators__
@@ -283,7 +283,9 @@ def _fits(value: Any, expected: Any) -> bool:
 
 
 def _is_a(value: Any, of: Any) -> bool:
-    """Whether `value` is an instance of `of`, or can be converted to `of`."""
+    """Whether `value` is an instance of `of`, has the names that the protocol `of` declares, or
+    can be converted to `of`, which is `bool`, `int` or `float`.
+    """
     if of is Any or of is Self:
         return of is Any or is_part(type(value))
     if dunder := {bool: "__bool__", int: "__index__", float: "__float__"}.get(of):

@@ -12,7 +12,7 @@ from pathlib import Path
 from accounting.errors import AccountingError
 
 MISPLACED = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
-"""Errors for a missing file of a run, or another kind of file in its place."""
+"""Exceptions of Python for a missing file, or for a folder in place of a file or the reverse."""
 
 ON_COMMAND_LINE: ContextVar[bool] = ContextVar("ON_COMMAND_LINE", default=False)
 """Whether messages are for users of the command line; otherwise they are for users of Python."""
@@ -24,10 +24,10 @@ _CALLS = {
     "privfed evaluate RUN --data PATH --predictions FILE": "run.evaluate(PATH, predictions=FILE)",
     "privfed evaluate RUN --federated --epsilon E": "run.evaluate_by_clients(epsilon=E)",
 }
-"""The call in Python for each command that messages name, as a pattern of the command."""
+"""The Python call that replaces a command in messages, by a regular expression of the command."""
 _COMMAND = re.compile(r"`(privfed [^`]+)`|\A(privfed [^`]+)\Z")
 _FLAG = re.compile(r"""(?<![\w\-/.'"])--([a-z][a-z-]*)(?=[^`]*(?:`[^`]*`[^`]*)*\Z)""")
-"""A flag outside of a command in backquotes."""
+"""Regular expression of a flag that is not between backquotes."""
 
 
 def for_interface(text: str) -> str:
@@ -171,8 +171,8 @@ def unreadable(what: object, error: BaseException) -> PrivfedError:
       error: the exception that reading it raised.
 
     Returns:
-      `Broken`; or `Refused` if the operating system denies access to an existing file, which may be
-      intact.
+      `Refused` if the operating system cannot read an existing file, which may be intact, for
+      example for lack of permission; otherwise `Broken`, also if the file is missing.
     """
     kind = Refused if _system_words(error) and not isinstance(error, MISPLACED) else Broken
     return kind(f"{what} cannot be read: {public_text(error)}", private_text(error))

@@ -115,7 +115,11 @@ def report_error(error: BaseException, advice: str = "", **facts: Any) -> int:
 
 
 def error_message(error: BaseException, advice: str = "") -> str:
-    """Returns the message for `error` and `advice`, with private text or the flag to show it."""
+    """Returns the message for `error`, followed by `advice`.
+
+    If there is private text, the message ends with it if messages quote private data, and with a
+    hint at the flag --show-values if that flag can show it.
+    """
     return _with_private_text(_with_advice(error, advice), error)
 
 
@@ -124,7 +128,7 @@ def _with_advice(error: BaseException, advice: str) -> str:
 
 
 def _with_private_text(public: str, error: BaseException) -> str:
-    """Returns `public` with the private text of `error`, if any, or with the flag that shows it."""
+    """Returns `public` with the private text of `error` or a hint, as in `error_message`."""
     private = private_text(error)
     if not private or _QUOTES.get() is None:
         return public
@@ -133,10 +137,9 @@ def _with_private_text(public: str, error: BaseException) -> str:
 
 
 def bug_message(error: BaseException) -> str:
-    """Returns the type and origin of `error`, without its text, which may quote data.
+    """Returns the type and traceback of `error`; its text only if messages quote private data.
 
-    An error in a user's own code is traced by the user's frames only. If messages quote data, the
-    full traceback is returned.
+    The traceback of an error in a user's own code has the user's frames only.
     """
     if frames := user_frames(error):
         return _with_private_text(f"{public_text(error)} in your own code, from\n{frames}", error)

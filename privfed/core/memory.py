@@ -8,7 +8,7 @@ import platform
 _TRIM, _MAPPED = -1, -3
 """M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of `mallopt(3)`."""
 _LARGE, _LARGEST_ACCEPTED = 1 << 30, 32 << 20
-"""Thresholds in bytes; some versions accept at most the second one for mapped memory."""
+"""Thresholds in bytes; some versions of glibc accept at most the second one for `_MAPPED`."""
 
 
 def keep_freed() -> bool:

@@ -132,9 +132,10 @@ def passed(kind: str, part: type[Any], key: str) -> tuple[str, type[Any]]:
 
 
 def refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
-    """Raises `Refused` if a part omits declarations that its kind requires.
+    """Raises `Refused` if a part violates the contract of its kind; wraps its hooks.
 
-    External parts are checked at every use, built-in parts only in tests.
+    The wrapped hooks check their results (`check_answers`). External parts are checked at every
+    use, built-in parts only in tests.
 
     Args:
       kind: the kind of part.
@@ -159,13 +160,13 @@ def refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
 
 
 _PLAIN: Mapping[str, type] = {f"ClassVar[{of.__name__}]": of for of in (bool, int, str)}
-"""Types that a declaration is checked for, by their annotation."""
+"""The types that values of declarations are checked for, by annotation."""
 
 
 def _refuse_misdeclared(kind: str, part: type[BaseModel], named: str) -> None:
-    """Refuses declarations of a wrong type or written as keys, and hooks that one disables.
+    """Refuses declarations of a wrong type or written as keys, and overridden but disabled hooks.
 
-    A contract lists hooks that can be disabled in `_called_if`, each with its declaration.
+    In `_called_if`, a class maps a hook to a declaration; a false value of it disables the hook.
 
     Args:
       kind: the kind of part, a key of `CONTRACTS`.
@@ -216,7 +217,7 @@ def built_in_names(kind: str, holds: Callable[[Any], object]) -> str:
 
     Args:
       kind: the kind of part, a key of `BUILT_IN`.
-      holds: predicate on the declarations of a part with default keys.
+      holds: predicate on a part whose keys have their default values.
     """
     parts = {name: find(kind, name, kind).model_construct() for name in BUILT_IN[kind]}
     names = [f'"{name}"' for name, part in parts.items() if holds(part)]
@@ -271,7 +272,7 @@ def expected(name: str, known: list[str], *meant: str) -> str:
 
 
 def only(value: Any, instead: str) -> Any:
-    """Returns a validator that accepts only `value`, if other values are not available yet.
+    """Returns a validator that accepts only `value`, for a key with no other value available yet.
 
     Args:
       value: the accepted value.

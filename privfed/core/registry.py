@@ -61,7 +61,7 @@ OTHER_PARTS = {
         "backdoor": "badnets",
     },
 }
-"""Names of parts in other libraries, as letters and digits only: kind -> name -> others."""
+"""The names that other libraries give a part, by its kind and name; letters and digits only."""
 
 BUILT_IN: dict[str, dict[str, str]] = {
     "source": {
@@ -263,13 +263,14 @@ LISTS = {
     "measure": "evaluation.measures",
     "watcher": "run.watch",
 }
-"""Kinds with a list of parts in a run, and the key of a run file that holds the list."""
+"""The key of a run file that lists parts of a kind, for each kind of which a run has several."""
 
 GIVEN: dict[str, dict[str, str]] = {
     "source": {
         "given_table": "privfed.data.sources.table:GivenTable",
         "given_arrays": "privfed.data.sources.table:GivenArrays",
         "described_table": "privfed.analytics.described_table:DescribedTable",
+        "survival_table": "privfed.analytics.survival_table:SurvivalTable",
     },
     "model": {
         "given_module": "privfed.models.given_module:GivenModule",
@@ -277,8 +278,8 @@ GIVEN: dict[str, dict[str, str]] = {
     },
     "loss": {"added": "privfed.analytics.count_model:Added"},
 }
-"""Parts around objects that were passed in Python, and parts of a release of statistics. The
-configuration of such a run names them; users do not write them into a run file."""
+"""Parts that wrap objects passed in Python, and parts with which statistics are released. The
+resolved configuration of such a run names them; users do not write them into a run file."""
 
 CONTRACTS = {
     "source": "privfed.data.source:Source",
@@ -319,4 +320,4 @@ RETURNED = {
     "client_schedule": "a factor for each round",
     "server_schedule": "a factor for each round",
 }
-"""The return value of such a function."""
+"""The return value of a function that `ADAPTERS` adapts, in words, by kind."""

@@ -75,7 +75,7 @@ class UserSchedule(Part):
         return part_with_objects(cls, function, function=staticmethod(function))
 
     def factor(self, round: int) -> float:
-        """The function's result. Raises `Refused` unless that is a number of at least 0."""
+        """The function's result. Raises `Refused` unless that is a finite number of at least 0."""
         name = f"the schedule {type(self).__qualname__}"
         try:
             factor = type(self).function(round)

@@ -58,7 +58,10 @@ def bernoulli(words: Words, rate: float | Reals) -> NDArray[np.bool_]:
 
 
 def uniforms(words: Words) -> Reals:
-    """Returns numbers in [0, 1) from 53 bits of each of `words`. Use `bernoulli` for draws."""
+    """Returns numbers in [0, 1) from 53 bits of each of `words`.
+
+    For decisions with a given probability, use `bernoulli`.
+    """
     return np.asarray((words >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 
@@ -109,7 +112,7 @@ class Keys:
     def each(self) -> Iterator[Keys]:
         """Yields independent keys for each of `clients`."""
         if self.clients is None:
-            raise ValueError("these keys name no clients; ask Streams.at for them")
+            raise ValueError("these keys name no clients; pass clients to Streams.at")
         for client in self.clients:
             yield self.derived(client.tobytes())
 
@@ -143,7 +146,7 @@ class Keys:
         clients, which `per_client` does not guarantee. Requires seeded keys.
         """
         if self.clients is None or self.seed is None:
-            raise ValueError("these keys name no clients, or have no seed that draws repeat from")
+            raise ValueError("these keys name no clients, or have no seed; keyed words need both")
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
         blocks = np.zeros((len(self.clients), -(-count // 2), 2), dtype=np.uint64)
@@ -168,7 +171,7 @@ class Keys:
     def per_client(self, count: int, salt: int = 0) -> Words:
         """Returns `[n, count]` words; row k depends on the key, client k and `salt` only."""
         if self.clients is None:
-            raise ValueError("these keys name no clients; ask Streams.at for them")
+            raise ValueError("these keys name no clients; pass clients to Streams.at")
         if self.seed is None:
             return self.bits(len(self.clients) * count).reshape(len(self.clients), count)
         root = self.bits(1)[0]

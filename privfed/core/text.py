@@ -22,7 +22,7 @@ from accounting.statement import ceiling as ceiling
 
 
 def number(value: float | None) -> str:
-    """Formats a number with up to ten digits; None as a dash."""
+    """Formats a number with up to ten significant digits; None as a dash, infinity as ∞."""
     if value is None:
         return "—"
     return "∞" if value == math.inf else f"{value:.10g}"
@@ -100,8 +100,9 @@ def _unseen(letter: str) -> bool:
 def nearest(written: str, known: Iterable[str]) -> str | None:
     """Returns the name in `known` closest to `written` by edit distance; None if all are too far.
 
-    A distance above a third of the longer name's length is too far. Ties are broken by length and
-    alphabet.
+    Too far is a distance above a third of the longer name's length (at least 1), and a distance
+    not below the shorter name's length. Of equally close names, an identical one is preferred, then
+    the shortest, then the first in the alphabet.
     """
     similar = [name for name in known if _apart(written, name) <= _allowed(written, name)]
     slips = {name: distance(written, name) for name in similar}
@@ -110,7 +111,7 @@ def nearest(written: str, known: Iterable[str]) -> str | None:
 
 
 def distance(name: str, other: str) -> int:
-    """The edit distance of two names: letters deleted, added, changed, or swapped with the next.
+    """The edit distance of two names: letters deleted, added or changed, plus swapped neighbours.
 
     Case and the separator of words do not count; the same words in another order count as one edit.
     Optimal string alignment (Damerau 1964), in O(len(name) len(other)).

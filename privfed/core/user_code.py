@@ -22,9 +22,9 @@ _OTHERS = (
 
 
 def sources_digest(classes: Iterable[Any]) -> str:
-    """Returns SHA-256 of the sources of those `classes` that users wrote; "" if there are none.
+    """Returns SHA-256 of names and sources of `classes` outside `_OTHERS`; "" if there are none.
 
-    Comments and blank lines do not count. If a source cannot be read, as for code typed at a
+    Comments and formatting do not count. If a source cannot be read, as for code typed at a
     prompt, only the name is hashed.
     """
     theirs = {each for each in classes if _package(each) not in _OTHERS}

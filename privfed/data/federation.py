@@ -17,7 +17,7 @@ from privfed.data.preprocessing import Outside, Preprocessing
 from privfed.sampling.cohort import Population
 
 NO_LABEL = -1
-"""The label of a position without one (padding)."""
+"""The label of a position that has no label (padding)."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class Federation:
-    """Clients' examples, and the public test set that belongs to none of them.
+    """Clients' examples, and the test set, which is public and belongs to none of them or `shared`.
 
     Client k's examples are `examples` at indices `offsets[k]:offsets[k + 1]`; there may be none.
     With sites, the store has an *entry* for each client at each of its sites, and `offsets`,
@@ -254,6 +254,9 @@ class Federation:
 
     def with_root_set(self, count: int) -> Federation:
         """Returns the population with `count` evenly spaced test examples moved to the root set.
+
+        If `test` is a subset of a larger test set, at least one example remains in it, and fewer
+        than `count` are moved if necessary.
 
         Raises:
           Refused: if no test example would remain, or the test set is of clients that train.

@@ -3,9 +3,9 @@
 Measures on the test set are published after every round, so under privacy its examples must not
 belong to any client that the guarantee covers.
 
-A test set that is declared public is refused if it contains training clients. If it has no column
-of clients, examples are compared instead: it is refused if nearly all training examples are
-distinct, and most test examples are among them.
+Under privacy, a test set that is declared public is refused if it contains training clients. If it
+has no column of clients, examples are compared instead: it is refused if nearly all training
+examples are distinct, and most test examples are among them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ _DISTINCT, _SHARED = 0.9, 0.5
 
 
 def refuse_shared_rows(pool: Examples, test: Examples) -> None:
-    """Raises `Refused` if most examples of `test`, which has no owners, are also in `pool`."""
+    """Raises `Refused` if most distinct examples of `test` are also in `pool`.
+
+    They are compared only if `pool` states owners and `test` does not, and refused only if nearly
+    all examples of `pool` are distinct.
+    """
     if pool.owners is None or test.owners is not None or not len(test):
         return
     rows, public = _distinct_rows(pool), _distinct_rows(test)
@@ -45,7 +49,7 @@ def refuse_shared_rows(pool: Examples, test: Examples) -> None:
 
 
 def bounds_warning(test: Examples) -> str:
-    """A warning of test examples with numbers beyond their declared bounds; "" if these are few."""
+    """A warning that numbers in `test` are beyond their declared bounds; "" if they are few."""
     outside = test.outside
     if isinstance(test.x, Mapped) and len(test):
         declared = test.preprocessing.numbers if test.preprocessing else ()
@@ -126,9 +130,14 @@ def held_out(
 ) -> HoldoutSplit:
     """Splits `pool` into training examples and a test set.
 
-    With "none" the test set is empty. A `declared` test set of clients that also train, as in a
-    published split by example, is accepted only if `holdout` is "examples" (a simulation) or no
-    client is `protected`.
+    The test set depends on `holdout`. "none": it is empty. "test": the `declared` test set, without
+    one a random fraction of the examples. "clients": the examples of a random fraction of the
+    clients, or the `declared` test set if the source does not name clients. "examples": a random
+    fraction of each client's examples.
+
+    If clients of the `declared` test set also train, as in a published split by example, it is used
+    for "examples" (a simulation) and, if no client is `protected`, also for "test" and "clients".
+    Otherwise it is refused for "test", and ignored for "clients".
 
     Args:
       pool: all examples of the source.

@@ -21,7 +21,7 @@ from privfed.core.parts import Part
 X = "x"
 """The name of a single input, which is passed by position."""
 _MOST_TOKENS = 2**24
-"""Largest vocabulary: float32 holds all integers up to it, so ids may lie next to numbers."""
+"""Largest vocabulary: float32 represents all its ids exactly, in one tensor with numbers."""
 _MEMORY = 2**22
 """Number of values checked at once."""
 
@@ -73,7 +73,8 @@ class Input(Part):
         Args:
           array: values as passed.
           called: name of the input in messages.
-          refuse: whether numbers beyond their bounds, and ids beyond `tokens`, are refused.
+          refuse: whether numbers beyond their bounds are refused instead of clipped, and ids
+            outside of the vocabulary instead of replaced.
 
         Returns:
           Float32 numbers or int64 integers, and the number of values that were clipped or replaced.
@@ -128,7 +129,7 @@ class Input(Part):
         )
 
     def synthetic(self, count: int, generator: torch.Generator) -> Tensor:
-        """Synthetic values `[count, *shape]`; ids include the largest, and masks end in zeros."""
+        """Synthetic values `[count, *shape]`; ids include the largest, masks may end in zeros."""
         shape = (count, *self.shape)
         if self.bounds:
             return torch.randn(shape, generator=generator)

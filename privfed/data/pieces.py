@@ -97,7 +97,7 @@ class Mapped:
         return values.clamp_(low, high).sub_(low).mul_((end - start) / (high - low)).add_(start)
 
     def _stored(self, rows: Tensor) -> Tensor:
-        """A copy of rows `[...]` of the store `[..., *features]`."""
+        """A copy `[..., *features]` of the `rows` `[...]` of the store."""
         if isinstance(self.store, Pieces):
             taken = self.store.take(rows.reshape(-1).numpy())
             return torch.from_numpy(taken).view(*rows.shape, *taken.shape[1:])

@@ -1,8 +1,8 @@
 """Builds the population from a source and a partition: the clients, and the test set.
 
 The order matters for privacy: the public test set is held out before the rest is partitioned, so
-none of its examples belongs to a client. A simulated partition is fixed before training and depends
-only on the run's seed.
+none of its examples belongs to a client. A simulated partition is fixed before training, and
+draws its random numbers from the run's seed alone.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def populate(
 ) -> Federation:
     """Loads the examples, holds out the public test set, and assigns the rest to clients.
 
-    The test set is the one that the source declares. Otherwise it is, by `holdout`, a random
-    fraction of the examples ("test", only for simulated clients), of the clients ("clients"), or of
-    each client's examples ("examples", a simulation). Clients of the test set may also train if
-    `holdout` is "examples" or no client is `protected`; otherwise this is refused.
+    The test set depends on `holdout`. "test": the source's own test set, without one a random
+    fraction of the examples (only for simulated clients). "clients": a random fraction of the
+    clients. "examples": a random fraction of each client's examples (a simulation). "none": it is
+    empty. `privfed.data.holdout.held_out` states which of them use the source's own test set.
 
     If `sites` are declared, each client is at one or several of them, which the source states or
     which are simulated. The clients of the result are then entries: one for each client at each of
@@ -146,7 +146,8 @@ def _of_an_entry(
 ) -> float | None:
     """The estimated size of an entry: `typical`, that of a client, divided by its number of sites.
 
-    If the source states sites, it is the mean size of the entries in the test set.
+    If the source states sites, it is the mean size of the test set's entries; it remains `typical`
+    if the test set states no owners or sites, or its clients also train.
     """
     if typical is None or sites.per_client == 1:
         return typical

@@ -22,7 +22,7 @@ from privfed.data.federation import Examples, client_number
 _CONCENTRATION = 0.5
 """Dirichlet concentration of a label's distribution over sites."""
 _APART = np.int64(0x1E3779B97F4A7C15)
-"""Multiplier that gives the examples of different clients different numbers."""
+"""Multiplier of an example's index; with the client's identity added it numbers the example."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,8 @@ def known_entries(
 ) -> Entries:
     """The entries of `train`, the training part of `pool`, at the sites that the source states.
 
-    A client whose rows at a site are all held out still has an entry for the site.
+    A client whose rows at a site are all held out still has an entry for the site. A client without
+    any row has an entry at site 0.
 
     Args:
       pool: all examples of the source.

@@ -129,7 +129,7 @@ def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[CellCharges]:
 
 
 def uncounted(folder: Path, cells: Collection[str]) -> Counter[str]:
-    """Returns, by population, the number of runs under `folder` that belong to none of `cells`.
+    """Counts, by population, the charged runs under `folder` that belong to none of `cells`.
 
     Such runs are cells of other grids, or of this grid before it was edited.
     """

@@ -75,7 +75,8 @@ def cells(path: Path, grid: Grid) -> list[Cell]:
       grid: its content.
 
     Returns:
-      The cells of one combination after another, each for all seeds.
+      The cells of one combination after another, each for all seeds; cells to tune on have the
+      seeds of the tuning.
 
     Raises:
       Refused: if the exclusions leave no cell, every configuration is refused, or two cells have

@@ -92,8 +92,8 @@ def run_grid(
       The cells and their progress.
 
     Raises:
-      Refused: if another process runs this grid, no cell can be run, the machine has a problem (as
-        a full disk), or completed runs lack the metric of the tuning.
+      Refused: if another process runs this grid, no cell can be run, the machine has a problem
+        (such as a full disk), or completed runs lack the metric of the tuning.
     """
     make_folder(cells_folder(files))
     with _alone(files):

@@ -36,7 +36,9 @@ _FINAL = (DONE, REFUSED)
 def cells_after_tuning(
     files: Files, grid: Grid, tried: Sequence[Cell], results: Mapping[str, Result | None]
 ) -> list[Cell] | None:
-    """Returns the cells of a tuned grid with the chosen values; None before the tuning ended.
+    """Returns the cells of a tuned grid with the chosen values.
+
+    Returns None until every run of the tuning is done or refused.
 
     Args:
       files: the tables of the grid.

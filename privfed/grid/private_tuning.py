@@ -73,7 +73,7 @@ def candidates(proposal: Proposal, key: bytes | None) -> list[Candidate]:
       key: the secret from which the draws derive; None in a seeded simulation.
 
     Returns:
-      The candidates in the order of the draws.
+      The candidates in the order of the draws; in a seeded simulation, each combination once.
     """
     streams = Streams(proposal.config.run.seed, simulated=proposal.seeded, key=key)
     count = proposal.repetitions.number(_whole_number(streams.at("candidates"), BITS))
@@ -93,7 +93,9 @@ def _whole_number(keys: Keys, bits: int) -> int:
 
 
 def release(run: Path, to: Path, by_way_of: Path) -> None:
-    """Copies a run directory atomically; hidden files (locks, temporary files) are not copied.
+    """Copies a run directory atomically; the path in its summary becomes `to`.
+
+    Hidden files (locks, temporary files) are not copied.
 
     Args:
       run: the directory of the run.

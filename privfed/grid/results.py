@@ -117,7 +117,7 @@ def row(
 
 
 def measures_in(outcome: Mapping[str, Any]) -> list[str]:
-    """Returns the keys of a run's outcome that are metrics."""
+    """Returns the keys of a run's outcome that are metrics or other results, such as counts."""
     return [name for name in outcome if name not in _NO_MEASURE]
 
 
@@ -152,7 +152,7 @@ def number_or_none(value: Any) -> float | None:
 
 
 def measures_of(keys: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """Returns the columns of `rows` that are metrics; `keys` are the key columns."""
+    """Returns the columns of `rows` as `measures_in` selects them; `keys` are the key columns."""
     names = dict.fromkeys(name for row in rows for name in row)
     others = {*keys, *_STATUS, *_FACTS, *JOINT, *_BOOKS}
     return [n for n in names if n not in others and not n.startswith("epsilon_")]

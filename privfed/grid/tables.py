@@ -265,7 +265,7 @@ def read_table(path: Path, words: Sequence[str] = ()) -> list[Row]:
 
 
 _LATE = 100
-"""Number of final rounds whose average is reported next to the last one."""
+"""Number of final rounds; the average over the evaluations in them is reported as well."""
 _NOT_LAST = {"seed", "cell", "round", "cohort", "clipped", "not_finite", "median_norm"}
 
 
@@ -325,8 +325,8 @@ def _with_measures_over_rounds(cell: Cell, rounds: Sequence[Row], result: Result
     """Returns `result` with the best value and the late average of its first metric added.
 
     The best value on a test set is optimistic; it is reported in addition to the final value, in a
-    separate column. The late average is over the last 100 rounds, if there were that many. Other
-    values of the last round are also added.
+    separate column. The late average is over the evaluations in the last 100 rounds, if there were
+    that many rounds. Other values of the last evaluation are also added.
     """
     if not rounds or cell.config is None:
         return result

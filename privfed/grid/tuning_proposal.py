@@ -166,7 +166,7 @@ class Proposal:
 
     @property
     def digest(self) -> str:
-        """A digest of the combinations, the distribution of their number, and the score."""
+        """A digest of the combinations, the score, and the distribution of candidates' number."""
         stated = [
             sorted(cell.name for cell in self.cells),
             self.repetitions.to_json(),

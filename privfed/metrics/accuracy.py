@@ -11,7 +11,7 @@ from privfed.metrics.measure import Count, Scoring
 
 
 class Accuracy(MeanMeasure):
-    """The fraction of examples, or of a sequence's labelled positions, whose class is predicted.
+    """The fraction of examples, or of a sequence's labelled positions, that are classified right.
 
     An example is correct or not. A sequence counts once, by the fraction of its positions that are
     correct.

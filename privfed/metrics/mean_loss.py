@@ -12,7 +12,7 @@ from privfed.metrics.measure import Scoring
 
 
 class MeanAbsoluteError(MeanMeasure):
-    """The absolute error of a prediction, in label units, clipped to a public bound.
+    """The mean absolute error, in label units, with each error clipped to a public bound.
 
     Predictions and labels lie within the declared bounds of the label, so nothing is clipped unless
     `clip` is set. A smaller `clip` reduces the noise.

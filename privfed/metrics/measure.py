@@ -54,7 +54,7 @@ class Scoring:
         return f"one of {self.form.classes} classes per {where}"
 
     def labelled(self, y: Tensor) -> Tensor:
-        """Returns a mask `[n]` of the examples that have a label; False if all is padding."""
+        """Returns a mask `[n]` of the examples that have a label: False for padding alone."""
         if not self.sequences:
             return torch.ones(len(y), dtype=torch.bool, device=y.device)
         return (y != NO_LABEL).flatten(1).any(1)

@@ -70,7 +70,7 @@ def adapt(layer: nn.Module, weight: str, a: Tensor, b: Tensor, scale: float) -> 
 
 
 def merge(layer: nn.Module) -> None:
-    """Replaces adapted weights of `layer` by frozen weights with the change, without factors."""
+    """Adds each change to its weight in `layer`, freezes the weight, and removes the factors."""
     changed = {each: getattr(layer, each).detach().clone() for each in adapted_weights(layer)}
     unadapt(layer)
     for weight, value in changed.items():
@@ -196,7 +196,7 @@ def merge_model(module: nn.Module, trained: Collection[str]) -> tuple[str, ...]:
 
 
 def refuse_unused(gradients: Mapping[str, Tensor]) -> None:
-    """Raises `Refused` if the gradient of a factor is zero, although B is nonzero.
+    """Raises `Refused` if a factor's gradient, computed at a nonzero B, is zero.
 
     The model's output then does not depend on the factor, which would be noised and sent in vain.
     """

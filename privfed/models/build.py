@@ -88,7 +88,7 @@ def build_network(
     if not trained.names:
         raise Refused(
             "model.name: the model has no trainable parameter that clients send; freeze fewer "
-            "parameters (model.freeze), or keep fewer local (model.local)"
+            "parameters (model.frozen), or keep fewer local (model.local)"
         )
     flat = shapes.flatten({**dict(module.named_parameters()), **dict(module.named_buffers())})
     if not bool(flat.isfinite().all()):
@@ -133,7 +133,7 @@ def _built(
 
 
 def count_outputs(model: Model, examples: Examples, output: Key) -> int | None:
-    """Returns the number of outputs per example of `model` if it is built for one output.
+    """Returns the number of outputs per example that `model` has if one is requested.
 
     None if the outputs are not `[B, outputs]`.
 
@@ -255,7 +255,7 @@ def _names_all_of(name: str, part: nn.Module, patterns: Sequence[str]) -> bool:
 
 
 def _averaged_statistics(module: nn.Module, start: Start, averages: bool) -> Shapes:
-    """Puts all batch normalisations in evaluation mode; returns the shapes of averaged statistics.
+    """Puts batch normalisations in evaluation mode; returns the shapes of averaged statistics.
 
     Raises `Refused` for a batch normalisation that is neither frozen nor local, unless clients may
     average its statistics (`averages`).

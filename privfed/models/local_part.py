@@ -52,7 +52,7 @@ class FullNetwork(Network):
 
 
 def full_network(network: Network) -> Network:
-    """Returns `network` extended by its local part, with trained batch normalisations."""
+    """Returns `network` as clients train it; itself without a local part or averaged statistics."""
     local = network.local
     if not (local.names or network.averaged.names):
         return network

@@ -75,7 +75,7 @@ class Network:
 
     @property
     def linear(self) -> bool:
-        """Whether all layers are linear or elementwise, as `stacked_forward` supports."""
+        """Whether `stacked_forward` supports all layers, and gradients are in full precision."""
         return self._layers is not None and not self.mixed
 
     @property

@@ -123,7 +123,7 @@ def _refuse_tied(module: nn.Module, names: Collection[str]) -> None:
 
 
 def add_adapters(module: nn.Module, folder: str) -> None:
-    """Adds the adapters in `folder` to the weights of `module`, in place.
+    """Adds the adapters in `folder` to the weights of `module`, and copies its other tensors.
 
     Raises `Refused` if a file cannot be read, or the adapters are of another model or not plain
     LoRA.

@@ -39,7 +39,7 @@ _UNTRAINED: set[str] = set()
 
 
 def mark(module: nn.Module, trained: Iterable[str], origins: Origins) -> None:
-    """Records that `origins` trained the tensors of `module` that are named `trained`."""
+    """Records that the runs in `origins` trained the tensors `trained` of `module`."""
     setattr(module, _MARK, dict(origins))
     names = {*trained}
     for name, tensor in _tensors(module).items():
@@ -63,7 +63,7 @@ def origins_of(module: nn.Module) -> tuple[Origins, ...]:
 
 
 def unchanged(module: nn.Module) -> bool:
-    """Whether all weights of `module` are exactly as a run exported them."""
+    """Whether all tensors of `module` are as exported by a run, except those of equal numbers."""
     digests = [_digest(tensor) for tensor in _tensors(module).values()]
     known = {*_HANDED_OUT, *_UNTRAINED}
     return any(digests) and all(digest is None or digest in known for digest in digests)

@@ -52,7 +52,7 @@ def _refuse_other_types(lists: Iterable[Iterable[object]], counts: Mapping[str, 
     """Raises `TypeError` unless `lists` hold texts, and `counts` None or finite numbers >= 0."""
     for words in lists:
         if not all(isinstance(word, str) for word in words):
-            raise TypeError("expected words")
+            raise TypeError("expected texts")
     for count in counts.values():
         if count is not None and not is_count(count):
             raise TypeError("expected a number from 0")

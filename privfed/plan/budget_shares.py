@@ -35,9 +35,10 @@ class UnspentBudget(Encoded):
 
 
 def unspent_budget(plan: Plan) -> UnspentBudget | None:
-    """Returns the budget that the planned rounds leave unspent; None if it is at most a twentieth.
+    """Returns the budget that the planned rounds leave unspent; None without a finite budget.
 
-    Unspent budget has no benefit: the same budget would allow less noise or more rounds.
+    Also returns None if at most the fraction `_WORTH_SAYING` remains. Unspent budget has no
+    benefit: the same budget would allow less noise or more rounds.
     """
     budget = plan.budget
     if budget is None or budget == math.inf:

@@ -210,7 +210,7 @@ def refuse(config: Config) -> None:
 
 
 def plan(config: Config, before: Priors = NOTHING, length: int = 0, measures: int = 0) -> Plan:
-    """Checks a configuration (`refuse`), and solves for its noise (`solve_plan`)."""
+    """Returns the result of `solve_plan` for a configuration that `refuse` accepts."""
     refuse(config)
     return solve_plan(config, before, length, measures)
 
@@ -218,7 +218,7 @@ def plan(config: Config, before: Priors = NOTHING, length: int = 0, measures: in
 def solve_plan(
     config: Config, before: Priors = NOTHING, length: int = 0, measures: int = 0
 ) -> Plan:
-    """Solves for the noise of a configuration that `refuse` accepted, and computes all costs.
+    """Returns the plan of a configuration that `refuse` accepted, with the noise solved for.
 
     Args:
       config: the run.

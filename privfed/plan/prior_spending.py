@@ -320,7 +320,7 @@ def _charged(ledger: Ledger) -> list[Event]:
 
 
 def _planned(rounds: int, ledger: Ledger) -> Counter[Event]:
-    """Returns the charges of the planned `rounds`; without a stated plan, the ledger's charges."""
+    """Returns the planned charges, or those made if no plan is stated or private tuning chose."""
     stated = ledger.terms.get("planned")
     if stated is None or ledger.chosen is not None:
         return Counter(_charged(ledger))

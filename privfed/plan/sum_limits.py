@@ -23,9 +23,9 @@ def configured_limits(config: Config) -> Limits:
     """Returns the configured limits of a run's sums.
 
     By default, the capacity of a sum is the largest possible cohort, canaries included. Distributed
-    noise needs a minimum number of survivors: all clients except a fraction `privacy.tolerance`.
-    The fraction refers to the clients that began the sum if noise is added in layers, otherwise to
-    the expected cohort.
+    noise by default needs as survivors all clients except a fraction `privacy.tolerance`. The
+    fraction is of the clients that began the sum if noise is added in layers, otherwise of the
+    expected cohort.
     """
     secure, sampler, shared = config.secure, config.sampler, config.shared_noise
     if config.by_sites:

@@ -139,7 +139,10 @@ class AdaptiveClip(NoisedMechanism):
 
 
 def next_clip(clip: float, share: float, quantile: float, rate: float) -> float:
-    """Returns the next clip if a fraction `share` of the cohort's norms was within `clip`."""
+    """Returns the next clip if a fraction `share` of the cohort's norms was within `clip`.
+
+    The next clip is limited to the range that `clip_rows` accepts.
+    """
     step = rate * (share - quantile)
     return min(max(clip * math.exp(-step), 1e-6), 1e20)
 
@@ -278,8 +281,8 @@ def toward_zero(numbers: Tensor) -> Tensor:
 def clip_rows_and_report(rows: Tensor, clip: float, weight: float) -> BoundedRows:
     """Clips rows as `clip_rows` does, and appends whether each row was within the clip.
 
-    The last column is weight (b - 1/2), b = 1 if the norm of the unclipped row is at most `clip` (0
-    also for rows that are not finite).
+    The last column is weight (b - 1/2), less 2^-22 of it, where b = 1 if the norm of the unclipped
+    row is at most `clip` (0 also for rows that are not finite).
 
     Guarantee: every returned row has an L2 norm of at most sqrt(clip^2 + weight^2 / 4), its bound.
 
@@ -301,7 +304,7 @@ def clip_rows_and_report(rows: Tensor, clip: float, weight: float) -> BoundedRow
 
 
 def count_turned(bounded: BoundedRows, who: Tensor, within: bool) -> BoundedRows:
-    """Sets the last column of `clip_rows_and_report` to `within`, in rows of the mask `who` `[c]`.
+    """Returns rows of `clip_rows_and_report` whose last column reports `within`, where `who` `[c]`.
 
     This simulates attackers that report a false answer. Guarantee: the magnitude of the last column
     is unchanged, so no norm changes and the bound remains valid.

@@ -97,7 +97,7 @@ class SharedNoise(Protocol):
 
     @property
     def honest(self) -> float:
-        """Lower bound on the fraction of the noise added by clients that keep it secret."""
+        """Lower bound on the fraction of the noise that comes from clients that keep it secret."""
 
     def grid(self) -> IntegerGrid:
         """Returns the integer encoding of rows. Raises `Refused` if the bits are too few."""

@@ -1,7 +1,7 @@
 """Gradient inversion: reconstructs a client's examples from its update, view by view.
 
-The same clients are attacked in the same way with less and less information: raw updates, clipped
-updates, noised updates, and sums of updates.
+The same clients are attacked in the same way given raw updates, clipped updates, noised updates,
+and sums of updates.
 """
 
 from __future__ import annotations

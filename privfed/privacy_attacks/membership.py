@@ -1,9 +1,9 @@
 """Membership inference on a run's final model, over all users or examples (simulation only).
 
-A configuration is run several times on random subsets of the clients, where each target is left out
-with probability 1/2. Each run in turn is attacked, with the other runs as its shadow models. An
-existing run is attacked as it is: its clients are the members, and its public test set, which took
-no part in training, supplies the non-members.
+A configuration is run several times on random subsets of the clients or examples: each target is
+left out with probability 1/2. Each run in turn is attacked, with the other runs as its shadow
+models. An existing run is attacked as it is: its clients are the members, and its public test set,
+which took no part in training, supplies the non-members.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ def outsiders(
       The examples, and offsets of shape `[users + 1]`.
 
     Raises:
-      Refused: if the owners are unknown and not random. Members would then differ from non-members
-        in more than participation.
+      Refused: if the owners are unknown and not random, or if members would otherwise differ from
+        non-members in more than participation.
     """
     test, rest = population.test, f"attack {path / 'config.toml'} instead, which leaves clients out"
     partition = config.partition
@@ -171,7 +171,7 @@ def outsiders(
 
 
 def _assigned(population: Federation, seed: int) -> tuple[Examples, Indices]:
-    """Returns shuffled test examples in users of the clients' sizes, without those left over."""
+    """Returns shuffled test examples, divided into users of the clients' sizes, and offsets."""
     rng = Streams(seed).at("membership/outsiders").generator()
     sizes = np.diff(population.client_offsets)
     ends = np.cumsum(rng.permutation(sizes[sizes > 0]))
@@ -237,7 +237,7 @@ def attack_configuration(
       path: the run file, named in the report.
 
     Raises:
-      Refused: if the configuration cannot run, or a random subset is empty or complete.
+      Refused: if the configuration cannot run, a subset is empty, or all subsets are complete.
     """
     before = priors(config)
     setup = prepare(config, before)
@@ -283,7 +283,7 @@ def attack_run(path: Path, level: Level, shadows: int, seed: int, show: Progress
       show: receives the progress.
 
     Raises:
-      Refused: if the test set has no targets comparable to the run's.
+      Refused: if no round was trained, or the test set has no targets comparable to the run's.
       Broken: if the ledger proves no guarantee.
     """
     setup, last, claimed = _finished_run(path)
@@ -324,7 +324,7 @@ def attack_run(path: Path, level: Level, shadows: int, seed: int, show: Progress
 
 
 def _finished_run(path: Path) -> tuple[Setup, Checkpoint, tuple[Guarantee, Guarantee | None]]:
-    """Returns the run's setup, its last checkpoint, and its user and example guarantees."""
+    """Returns a trained run's setup, its last checkpoint, and its user and example guarantees."""
     directory = RunDirectory.open(path)
     config = directory.config.read()
     if not directory.checkpoint.round():

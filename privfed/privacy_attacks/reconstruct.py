@@ -106,7 +106,7 @@ class Adversary:
       predictions: mean predictions on public examples of each label, shape `[K, K]`.
       low: smallest value in public examples.
       high: largest value in public examples.
-      picture: the shape of an example as an image; None if it is none.
+      picture: the shape of an example as an image; None if it is no image.
       method: the attack.
       iterations: number of search iterations.
     """
@@ -132,7 +132,7 @@ class Adversary:
         return update(x.reshape(len(x), *self.features), y)
 
     def labels(self, observed: Tensor, count: int, scaled: bool) -> Tensor:
-        """Infers the labels `[count]`, ascending, from an update, which was clipped if `scaled`."""
+        """Infers labels `[count]`, ascending, from an update that may be clipped (`scaled`)."""
         bias = -last_bias(self.network, observed, len(self.predictions)) / (self.lr * self.steps)
         if count == 1:
             return torch.tensor([recover_label(bias)])

@@ -74,7 +74,7 @@ class View:
 
 
 def views(plan: Plan, epsilons: Sequence[float], clients: int) -> list[View]:
-    """Returns the adversary's views, from no protection of updates to the strongest protection.
+    """Returns the adversary's views: of updates as sent, clipped, and noised, and of their sums.
 
     Args:
       plan: the plan of the run.
@@ -196,7 +196,8 @@ def subject(path: Path, overrides: Sequence[str]) -> Subject:
       overrides: "key=value" settings, for a run file only.
 
     Raises:
-      Refused: if the attacks on updates do not support the configuration.
+      Refused: if the attacks on updates do not support the configuration, or a run directory has no
+        checkpoint or comes with `overrides`.
     """
     if not path.is_dir():
         config = load(path, overrides)

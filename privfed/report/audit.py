@@ -67,7 +67,7 @@ def mechanism_table(audit: MechanismAudit) -> Group:
 
 
 def function_table(audit: FunctionAudit) -> Group:
-    """Returns a table of lower bounds on ε by each score of a function's releases; a verdict."""
+    """Returns a table of lower bounds on ε, one for each score of releases, and a verdict."""
     table = _table("score", _bound(audit.confidence), "p-value", "against")
     for tested in audit.tested:
         bound = tested.verdict

@@ -164,7 +164,7 @@ def _colluders_row(answer: CalibrationAnswer) -> dict[str, str]:
 
 
 def _draw(answer: CalibrationAnswer) -> str:
-    """Describes the expected cohort, or the number of rounds in which a client takes part once."""
+    """Describes the expected cohort or, for a fixed period of participation, the period."""
     question, witness = answer.question, answer.cost.witness
     if witness.period > 1:
         return f"once in {witness.period} rounds"
@@ -304,7 +304,7 @@ def _sampling_notes(comparison: SamplingComparison) -> Iterator[str]:
 
 
 def _better_sampling(comparison: SamplingComparison) -> str:
-    """Returns which sampling has less noise, and the difference."""
+    """Names the sampling with less noise, and describes the difference."""
     els, uls = comparison.best_els.examples, comparison.best_uls.examples
     if comparison.better == "equal":
         return f"equal (ELS with {_examples(els)}, ULS with {_examples(uls)})"

@@ -74,7 +74,10 @@ def outcome_table(outcome: Outcome) -> Table:
 
 
 def _test_row(outcome: Outcome) -> dict[str, str]:
-    """Returns a row on the first metric on test set and groups; empty without a test set."""
+    """Returns rows on the first metric on the test set, and on differences between groups.
+
+    There are no rows without a test set.
+    """
     if not outcome.test_examples:
         return {}
     name = next(iter(outcome.measures))

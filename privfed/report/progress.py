@@ -243,7 +243,7 @@ class LiveProgress(PlainProgress):
         self._live = Live(get_renderable=self._line, console=console, refresh_per_second=8)
 
     def __exit__(self, *_: object) -> None:
-        """Leaves the line in its final state."""
+        """Ends the redrawing; the last state of the line remains visible."""
         self._status = replace(self._status, rate=None)
         self._live.stop()
 
@@ -292,7 +292,10 @@ def progress(console: Console) -> PlainProgress:
 
 
 def choosing_line(key: str, count: int, number: int = 0) -> str:
-    """Formats a line that value `number` of `count` is being tried; that all are, if it is 0."""
+    """Formats a line on simulated run `number` of `count` that choose the value of `key`.
+
+    If `number` is 0, the line states only their `count`.
+    """
     values = f"simulated run {number} of {count}" if number else f"{count} simulated runs"
     return f'choosing {key} ("auto"): {values}'
 
@@ -303,7 +306,7 @@ def abort_line(round: int, reason: str) -> str:
 
 
 def measures_line(record: RoundRecord, budget: float | None) -> str:
-    """Formats the first metric of an evaluation, that of clients, and the spent ε."""
+    """Formats an evaluation: its first metric, the first metric by clients, and the spent ε."""
     name, value = next(iter(record.public.items()))
     if f"{PREFIX}{name}_low" in record.public:  # without a test set, clients measured `name`
         return f"clients' {name} {measure(name, value)}  {epsilon_of_budget(record, budget)}"

@@ -1,4 +1,4 @@
-"""The algorithm of a run: its frozen parts, the event of a round, and the state that it changes."""
+"""The algorithm of a run: its frozen parts, a round's event, and the state that a round changes."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class Algorithm:
     weight 1 / s.
     """
     averaged: int = 0
-    """Number of running statistics at the end of the model, which are averaged without a step of
-    the server optimizer.
+    """Number of running statistics, which are the last numbers of the model. They are averaged and
+    do not enter the server optimizer.
     """
     canaries: int = 0
     """Upper bound on the number of canary clients in the population, in addition to the `clients`
@@ -141,7 +141,7 @@ class Algorithm:
         return releases_per_round(self.objective, self.rule)
 
     def wire(self, layout: Layout) -> Layout:
-        """Returns the layout of a message: the row, the rule's terms, and the weight, if any.
+        """Returns the layout of a message: the row, the rule's `extra` terms, and any weight.
 
         Rows with a constant weight are sent without it.
         """
@@ -150,7 +150,7 @@ class Algorithm:
         return layout if self.fixed_divisor else layout.plus("weight", 1)
 
     def encoding_factor(self, parameters: int) -> float:
-        """Returns the ratio of an encoded row's norm to the clipping norm; 1 without a secure sum.
+        """Returns the encoded rows' norm bound over the clipping norm; 1 without a secure sum.
 
         Raises `Refused` if the secure sum cannot encode the row.
         """

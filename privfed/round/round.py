@@ -1,8 +1,8 @@
 """One round: charge, sample, broadcast, bound, sum, release, store; then the server's step.
 
-The proof requires this order. The charge is durable before the cohort is sampled. A release is
-durable before any value computed from it is sent or shown. Only releases reach the server optimizer
-and the next broadcast.
+The rules of proof require this order. The charge is durable before the cohort is sampled. A release
+is durable before any value computed from it is sent or shown. Only releases reach the server
+optimizer and the next broadcast.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Immediate:
 
 
 class InBackground:
-    """Writes in a separate thread; used as a context.
+    """Writes in a separate thread; used as a context manager.
 
     The end of the context waits for all writes, even if it is interrupted repeatedly. If a write
     failed, the context raises that error instead of any other.
@@ -161,7 +161,7 @@ class RemoteSites(Protocol):
         """
 
     def sum(self, round: int, number: int, exchange: Exchange, state: PublicState) -> BoundedSum:
-        """Returns the sum over all sites for exchange `number`, with their noise.
+        """Returns the sum over surviving sites for exchange `number`, with their noise.
 
         `state` is the mechanism's public state. Raises `Aborted` if too few sites survive.
         """
@@ -188,7 +188,7 @@ class World:
     exclusions: Exclusions = field(default_factory=NoExclusions)
     """Parties identified as Byzantine in secure sums."""
     layers: tuple[int, ...] = ()
-    """Number of values of each parameter of the model, in their order in its flat vector."""
+    """Number of values of each of the model's parameter tensors, in order of the flat vector."""
     writing: Writing = field(default_factory=Immediate)
     """Makes releases durable, immediately or in the background."""
     ranks: Ranks = field(default_factory=SingleProcess)

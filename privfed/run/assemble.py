@@ -119,7 +119,7 @@ def _refuse_unfit_rule(config: Config, algorithm: Algorithm, network: Network) -
 
 
 def _averaging(algorithm: Algorithm, network: Network) -> Algorithm:
-    """Returns `algorithm`; if the model has running statistics to average, it averages them."""
+    """Returns `algorithm`, made to average the model's running statistics if there are any."""
     count = network.averaged.length
     if not count:
         return algorithm
@@ -191,7 +191,7 @@ def evaluation_of(
 
 
 def _seconds_to_score(network: Network, federation: Federation) -> float:
-    """Measures the seconds to score a model. Raises `Refused` if the test set cannot be scored."""
+    """Returns the measured seconds to score a model; refuses a test set that cannot be scored."""
     if not len(federation.test):
         return 0.0
     began = time.perf_counter()
@@ -283,7 +283,7 @@ def _refuse_other_groups(grouping: Grouping, names: Sequence[str]) -> None:
 
 
 def _speed(config: Config, algorithm: Algorithm, trainer: LocalTrainer) -> Speed:
-    """Measures the fastest training mode that fits into GPU memory with the rows of a round."""
+    """Returns the fastest training mode that fits into GPU memory with the rows of a round."""
     rule, run = algorithm.rule, config.run
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", run.workers))
     device, named = trainer.network.initial_params.device, ":" in run.device
@@ -334,7 +334,7 @@ def _attackers(config: Config, federation: Federation, streams: Streams) -> Atta
 
 
 def _false_claims(config: Config) -> FalseClaims:
-    """Returns the attackers' false statements, limited to values that a server or site admits."""
+    """Returns the attackers' false statements, limited to values that a server or site accepts."""
     attackers, most = config.attackers, config.aggregation.most_examples
     return FalseClaims(
         everything=attackers.replaces == "messages",

@@ -29,7 +29,7 @@ class Check:
     plan: Plan
     forecast: Forecast
     site: SiteGuarantee | None = None
-    """The guarantee for a site's clients by the site's own count; None if not requested."""
+    """The guarantee for the clients of a site that limits its answers; None if not requested."""
     advice: Advice | None = None
     """The comparison with other samplers and mechanisms; None if not requested."""
     power: Power | None = None
@@ -77,7 +77,7 @@ class Check:
 
 
 def check(config: Config, answers: int | None = None) -> Check:
-    """Prepares a run like `train`, but with few synthetic clients, and writes nothing.
+    """Prepares a run like `train`, but over `load_representatives`, and writes nothing.
 
     Args:
       config: the configuration of the run.
@@ -87,7 +87,7 @@ def check(config: Config, answers: int | None = None) -> Check:
       The plan and forecast of the run.
 
     Raises:
-      Refused: if `train` would refuse the run; for a combination of keys, with every reason.
+      Refused: as `train` would for this population; for a combination of keys, with every reason.
     """
     refuse_unusable_heads(config.run.heads)
     watchers(config)  # refuses watchers that cannot work here

@@ -37,7 +37,7 @@ class Forecast:
         direction); None without privacy.
       noise: Expected norm of the noise on that average; None without privacy.
       parties: Number of parties of a sum: the cohort, or all sites.
-      seconds: Time for all rounds.
+      seconds: Time for all rounds and evaluations, and for crafting canaries' examples.
       examples: Estimated examples per client, from public facts; two batches if there are none.
       guessed: Whether `examples` is the default of two batches.
       encoded: Ratio of a row's norm in a secure sum to its own norm.
@@ -63,7 +63,7 @@ class Forecast:
     half_widths: Mapping[str, float] = field(default_factory=dict)
     """Expected half-widths of the intervals of the clients' measures, from the noise."""
     message: int = 0
-    """Values per message about the model in an exchange."""
+    """Number of values about the model in one message of a client."""
     shortening: float = 1.0
     """Approximate ratio of a message's norm to the norm of the update it encodes."""
     unstacked: str | None = None
@@ -77,7 +77,7 @@ class Forecast:
     local: int = 0
     """Number of local parameters of each client's model, in addition to `parameters`."""
     canaries: CanaryUpdates | None = None
-    """Initial updates of canaries that train; None without any."""
+    """Statistics of the first updates of canaries that train; None without such canaries."""
     without_adapters: int | None = None
     """Number of parameters of the model without adapters; None if no adapters are trained."""
 

@@ -117,10 +117,10 @@ be stacked.
 
 @dataclass(frozen=True)
 class CanaryUpdates:
-    """Statistics of canaries' clipped updates in round 1: `norm` is their root mean squared norm.
+    """Statistics of canaries' clipped updates from the initial model.
 
-    `common` is the norm of their mean, which is the same in every round. Crafting the examples of
-    one canary takes `seconds` on this machine.
+    `norm` is the root mean squared norm of the updates, and `common` the norm of their mean.
+    Crafting the examples of one canary takes `seconds` on this machine.
     """
 
     norm: float
@@ -128,7 +128,7 @@ class CanaryUpdates:
     seconds: float
 
     def total(self, sending: float) -> float:
-        """Approximate norm of the sum of sampled canaries' updates, `sending` in expectation."""
+        """Approximate norm of a sum of canaries' updates, whose expected number is `sending`."""
         return float(np.hypot(np.sqrt(sending) * self.norm, sending * self.common))
 
 

@@ -206,7 +206,10 @@ def _secure(setup: Setup) -> dict[str, Any]:
 
 
 def _examples(setup: Setup) -> dict[str, Any] | None:
-    """The event of a round for one example of a silo, by the silo's DP-SGD; None without DP-SGD."""
+    """The event of a round and the delta for one example of a silo; None without DP-SGD.
+
+    If the mechanism does not protect clients, the number of silos is stated as well.
+    """
     config = setup.plan.config
     dp = config.example_privacy
     if dp is None:

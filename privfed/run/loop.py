@@ -117,7 +117,11 @@ class Loop:
     """The outcome, after the end."""
 
     def __iter__(self) -> Iterator[Checkpoint]:
-        """Executes each further round, notifies observers, and yields the round's checkpoint."""
+        """Executes each further round, notifies observers, and yields the round's checkpoint.
+
+        Ends after the last round, or earlier: at the budget, by early stopping, or if there are
+        too many Byzantine parties.
+        """
         config, now = self.setup.plan.config, self.ending.now
         constants = self.setup.network.digest()
         for round in range(now.round + 1, config.run.rounds + 1):

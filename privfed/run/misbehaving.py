@@ -77,7 +77,7 @@ LEVEL = 0.1
 class ClientEvidence:
     """Evidence by one measure, for n clients: `score`, `p_differs` and `p_honest`, each `[n]`.
 
-    `p_honest` is None if no client is Byzantine, or if the Byzantine clients change over rounds.
+    `p_honest` is None unless some, but not all, of the clients are Byzantine in all rounds.
     """
 
     score: Reals
@@ -97,7 +97,9 @@ class ClientEvidence:
         return benjamini_hochberg(self.p_honest, LEVEL)
 
     def to_json(self, byzantine: Mask | None) -> dict[str, Any]:
-        """Numbers of outlying clients and, if `byzantine` is known, of true and false positives."""
+        """The number of clients that differ; if `byzantine` is known, also their true and false
+        positives, and the AUC of the score.
+        """
         facts: dict[str, Any] = {"differ": int(self.differs.sum())}
         if byzantine is None:
             return facts
@@ -114,8 +116,8 @@ class ClientEvidence:
 class Misbehaviour:
     """Evidence, by measure, against `clients` `[n]`; each took part in `rounds` `[n]` rounds.
 
-    `byzantine` `[n]` marks Byzantine clients; None if there are none, or if they change over
-    rounds.
+    `byzantine` `[n]` marks Byzantine clients; None unless some, but not all, of the clients are
+    Byzantine in all rounds.
     """
 
     clients: Indices

@@ -125,7 +125,8 @@ class Outcome:
       stopped_by_byzantine: Reason for the early end, if there are more culprits than the noise's
         guarantee allows; empty otherwise.
       constant: Measures of the best constant prediction.
-      divergence: Evaluations on which the model was worse than the best constant prediction.
+      divergence: The last evaluations, if the model was worse on them than the best constant
+      prediction, and did not improve.
       evaluations: Number of rounds in which clients evaluated.
       charged_measures: Results of the last evaluation by clients.
       stopped_early: Whether the run ended because the last evaluations did not improve.
@@ -153,7 +154,8 @@ class Outcome:
     clipped: str = ""
     """A warning that public test examples exceed their declared bounds, or ""."""
     planned: Guarantee | None = None
-    """The guarantee to state if this or an earlier run did not charge its planned rounds alone."""
+    """The guarantee of all planned rounds of this and earlier runs; None if each of these runs
+    completed exactly its planned rounds."""
     misbehaviour: Misbehaviour | None = None
     """Evidence against clients, in simulations that observed rows."""
 
@@ -199,7 +201,7 @@ class Outcome:
 
     @property
     def accuracy(self) -> float:
-        """Test accuracy. Raises `KeyError` if accuracy is not a measure of the loss."""
+        """The accuracy in `measures`. Raises `KeyError` if accuracy is not among them."""
         return self.measures["accuracy"]
 
     def to_json(self) -> dict[str, Any]:

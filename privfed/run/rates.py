@@ -1,11 +1,11 @@
 """Chooses the learning rate and the clipping norm of a network before the first charge.
 
-A key that is "auto" is set to the value with which short simulated runs end at the lowest loss.
-These
-runs read no private data: they train on the public test set or, without one, on synthetic examples
-with labels from a randomly perturbed model. Each run has a few simulated clients, plain local SGD,
-and the model, server optimizer, batch size and epochs. All randomness is seeded, so a seeded run
-chooses the same values again; the other processes of a run read them from rank 0.
+A key that is "auto" is set to a value with which short simulated runs end at a low loss. These
+simulated runs read no private data: they train on the public test set or, without one, on synthetic
+examples with labels from a randomly perturbed model. Each has a few simulated clients and plain
+local SGD. The model, server optimizer, batch size and epochs are the run's. All randomness is
+seeded, so a seeded run chooses the same values again. The other processes of a run read the values
+from rank 0.
 
 *Learning rate.* Each of `RATES` is tried without clipping and noise. The choice is the smallest
 rate whose gain over a constant prediction is nearly that of the best rate.
@@ -51,14 +51,15 @@ _LONG, _SHORT = (30, 8), (15, 4)
 In fewer rounds, noise hides what recurrent networks and transformers learn.
 """
 _SHARE = 0.25
-"""The largest fraction of the run's own local training that `_LONG` simulated runs may take, unless
-they take at most `_LITTLE` products of an example and a parameter.
+"""The largest fraction of the run's own local training that `_LONG` simulated runs may take.
+
+The limit does not apply if examples, counted at each use, times parameters are at most `_LITTLE`.
 """
 _LITTLE = 5e9
 _NEARLY = 0.05
 """The fraction of the best gain that a smaller learning rate may lack."""
 _PERTURBATION = 0.1
-"""Standard deviation of the perturbed model's distance from the first one, per parameter."""
+"""Standard deviation of the random perturbation of each parameter of the initial model."""
 
 Prepare = Callable[[Config, Federation], Setup]
 Trying = Callable[[str, int, int], object]
@@ -215,9 +216,10 @@ def _public(federation: Federation) -> tuple[Examples, str]:
 
 
 def _population(public: Examples, federation: Federation, config: Config) -> Federation:
-    """Divides the `public` examples among simulated clients; all of them are the test set, too.
+    """Divides the `public` examples among simulated clients; all these examples are also tested on.
 
-    A client has as many examples as public facts make likely.
+    Each client has the number of examples that public facts make likely, at most
+    `_MOST_PER_CLIENT`.
     """
     typical = round(federation.typical or 2 * config.client.batch_size)
     each = max(min(typical, _MOST_PER_CLIENT, len(public) // _SHORT[1]), 1)
@@ -270,7 +272,7 @@ def _prepared(
 
 
 def _first_accepted(keys: Raw, population: Federation, prepare: Prepare) -> Setup:
-    """Returns the first setup that is accepted, over samplers and training modes for `keys`."""
+    """Returns the setup for `keys` with the first sampler and training mode that are accepted."""
     refusals = []
     for sampler, way in itertools.product(("fixed_size", "poisson"), ("stacked", "loop")):
         keys["cohort"]["sampler"], keys["run"]["trainer"] = sampler, way

@@ -44,7 +44,7 @@ class Stopping:
     since: int = 0
 
     def after(self, measures: Mapping[str, float]) -> Stopping:
-        """Returns the count after one more evaluation, unchanged if it lacks the measure."""
+        """Returns the count after an evaluation; unchanged if `measures` lacks the measure `by`."""
         value = measures.get(self.by, math.nan)
         if math.isnan(value):
             return self
@@ -168,7 +168,7 @@ class Recorder:
         return self._setup.federation.at(now.round)
 
     def epsilon(self, now: Checkpoint) -> float:
-        """The ε spent until the checkpoint's round."""
+        """The ε of all charges up to and including the checkpoint's round."""
         privacy = self._setup.plan.config.privacy
         spending = self._ledger.spending_until(now.round)
         return guarantee(spending, privacy.delta, privacy.accountant).epsilon

@@ -2,7 +2,7 @@
 
 A rehearsal executes the same rounds as a run (`privfed.round.round`), but with seeded random
 numbers, and charges a temporary ledger: it is a simulation, and no epsilon covers its results. One
-  assembled setup can be used for any number of rehearsals.
+assembled setup can be used for any number of rehearsals.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def rehearse(
 ) -> TrainingState:
     """Executes the run `setup` on `population` with randomness from `seed`; returns its last state.
 
-    The model starts where that of `setup` does. Client states are kept in a temporary folder.
+    The initial model is that of `setup`. Client states are stored in a temporary folder.
 
     Args:
       setup: the prepared run.

@@ -43,9 +43,9 @@ from privfed.store.run_directory import RunDirectory
 
 
 def allowed_change(stored: Config, wanted: Config) -> Config:
-    """Returns `wanted` with the values that the run measured and calibrated at its start.
+    """Returns `wanted` with the values that the run measured and calibrated, which `stored` has.
 
-    Raises `Refused`, naming each key that may not change.
+    Raises `Refused`, naming each key that was changed but may not change.
     """
     for key, unset in (("trainer", "auto"), ("chunk", 0), ("precision", "fast")):
         if getattr(wanted.run, key) == unset:
@@ -87,7 +87,10 @@ def _flat(config: Config) -> dict[str, Any]:
 
 
 def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> Ledger:
-    """Returns the ledger of an existing run; a new one if a crash came before the first charge."""
+    """Returns the ledger of an existing run, or a new one if a crash left none or an empty one.
+
+    Raises `Broken` unless the ledger, the configuration and the run's other files fit together.
+    """
     ledger = Ledger.recover(directory.ledger) if directory.ledger.exists() else None
     if ledger is None or not ledger.opened:
         if directory.began():
@@ -259,7 +262,7 @@ def train(
 
     Args:
       config: the configuration of the run.
-      out: directory of the run, which must not exist.
+      out: directory of the run, which must not exist or must be empty.
       observers: observers of rounds, in addition to those of `run.watch`.
       ranks: the processes of the run.
       elsewhere: sites on other machines, which have all client data.

@@ -43,9 +43,9 @@ def client_states(
 def rule_histories(
     setup: Setup, directory: RunDirectory, ledger: Ledger, checkpoint: Checkpoint
 ) -> ClientStates | None:
-    """The rule's memory of clients as of `checkpoint`; None for a rule without memory.
+    """The rule's state for each client as of `checkpoint`; None for a rule without such a state.
 
-    The memory includes canaries, whose indices follow the clients' indices.
+    There is a state for each canary, too; canaries' indices follow the clients' indices.
     """
     width = numbers_per_history(setup.plan.config, setup.network.shapes.length)
     if not width:

@@ -182,7 +182,7 @@ def draws_of(*releases: type[Any]) -> str:
 
 @runtime_checkable
 class InGroups(Protocol):
-    """A sampler that may divide clients into public groups, whose rounds take turns."""
+    """A sampler that may divide clients into public groups, which take turns by round."""
 
     def possible_groups(self) -> tuple[int, ...]:
         """Returns the possible numbers of groups, ascending; a single one if it is configured."""

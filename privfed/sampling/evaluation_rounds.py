@@ -11,7 +11,7 @@ from privfed.sampling.samplers import Full, Poisson
 
 
 def independent_draw(sampler: Any, size: int, clients: int) -> Sampler:
-    """Returns the sampling rule of `sampler` for rounds that are independent of all others.
+    """Returns `sampler`, or a replacement whose samples are independent between rounds.
 
     A sampler with independent samples is returned unchanged. A sampler whose samples depend on each
     other (`remembers`) is replaced: under add/remove by Poisson sampling, and if membership is

@@ -31,7 +31,7 @@ class SizedSampler(Part):
 
     size: int = Field(0, ge=1, json_schema_extra={"default": None})
     """The cohort size, or the expected size if it is random. By default
-    three tenths of data.clients, and at most 150."""
+    three tenths of data.clients, rounded down, at least 1 and at most 150."""
     remembers: ClassVar[bool] = False
     reads_sizes: ClassVar[bool] = False
     shares_places: ClassVar[bool] = False
@@ -89,7 +89,7 @@ class CappedPoisson(Poisson):
     """
 
     cap: int = Field(0, ge=0)
-    """Largest cohort size; 0: one and a half times the expected size."""
+    """Largest cohort size; 0: one and a half times the expected size, rounded up."""
 
     shares_places: ClassVar[bool] = True
     constants: ClassVar[tuple[str, ...]] = ("clients", "size", "cap")
@@ -260,7 +260,7 @@ def _rate(size: int, clients: int) -> float:
 
 
 def _uniform_subset(clients: Indices, count: int, round: int, streams: Streams) -> Indices:
-    """Returns a uniform sample of `count` of `clients`, in order.
+    """Returns a uniform sample of `count` of `clients`, in order; all if there are no more.
 
     Each client draws a random word, and the smallest words are chosen. Two of n words are equal
     with a probability of about n^2 2^-65; the earlier client is then preferred.

@@ -3,8 +3,8 @@
 Privacy amplification by subsampling requires that the sampled cohort stays secret. A round aborts
 visibly if too few or too many clients were sampled, or if too many of them dropped out. Such an
 abort reveals something about the cohort, and costs a total variation distance equal to the abort's
-probability (rules of proof, section 4). Without amplification the cohort need not be secret, and
-dropout follows public randomness, so aborts cost nothing.
+probability (rules of proof, section 4). Without amplification the cohort need not be secret.
+Dropout depends on public randomness only, so aborts then cost nothing.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from privfed.sampling.cohort import Sampler, Witness, draws_of
 from privfed.secure.summation import Summation
 
 LEAST_DECLARED_SHARE = 0.9
-"""Smallest permitted population, as a fraction of `data.clients`, under Poisson sampling.
+"""Smallest permitted population, as a fraction of `data.clients`, if aborts are charged.
 
 The largest permitted population is `data.clients`.
 """
 _REACH = 14.0
-"""Standard deviations around the mean cohort size; cohorts outside count as aborts."""
+"""Sizes are evaluated up to this many standard deviations plus this many clients from the mean."""
 
 
 def round_event(mechanism: Mechanism, witness: Witness, exchanges: int, aborts: float) -> Event:
@@ -38,7 +38,7 @@ def round_event(mechanism: Mechanism, witness: Witness, exchanges: int, aborts: 
 
     Args:
       mechanism: the mechanism of the round.
-      witness: how its cohort was sampled.
+      witness: the rule by which its cohort is sampled.
       exchanges: number of sums in the round.
       aborts: upper bound on the probability that the round aborts.
     """
@@ -73,8 +73,9 @@ def probability(
 ) -> float:
     """Returns an upper bound on the probability that one of a round's sums aborts.
 
-    The bound holds for any permitted population: from nine tenths of `clients` up to `clients` plus
-    `canaries`. Under full participation all canaries take part, too.
+    For cohorts of random size, the bound holds for any permitted population: from nine tenths of
+    `clients` up to `clients` plus `canaries`. Under full participation the cohort is all `clients`
+    and `canaries`.
 
     Args:
       summation: the sums of a round.
@@ -105,7 +106,8 @@ def _of_poisson_cohorts(
 
     It holds for every N from 0.9 `clients` to `most`. Cohorts above a cut count as aborts, with
     their probability at the largest N. Other cohorts have their probability at the smallest N, and
-    the largest abort probability of all sizes from their own to the cut. The best cut is taken.
+    the largest abort probability of all sizes from their own to the cut. The result is the smallest
+    bound of all evaluated cuts.
     """
     smallest = int(np.ceil(LEAST_DECLARED_SHARE * clients))
     low, high = _reach(smallest, rate)[0], min(_reach(most, rate)[1], cap)
@@ -143,11 +145,12 @@ def _reach(clients: int, rate: float) -> tuple[int, int]:
 
 
 def refuse_aborts(once: float, slack: float, delta: float, cohort: str) -> None:
-    """Refuses a run if most rounds would abort, or if `slack` alone costs more than delta.
+    """Refuses a run if most rounds would abort, or if its aborts alone cost all of delta.
 
     Args:
       once: probability that a round aborts.
-      slack: total variation distance charged for the aborts of all rounds.
+      slack: total variation distance charged for the aborts of all rounds, which costs at least
+        twice as much of delta.
       delta: the delta of the budget.
       cohort: description of the expected cohort, for the message.
     """

@@ -1,4 +1,4 @@
-"""Transport of encoded rows from clients to the sum."""
+"""Delivery of messages in a simulated sum, and the interface `Channel` of sums of encoded rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Wire:
 
 @dataclass
 class Delivery:
-    """Passes messages of `server` to the `handle` of `clients`, and their answers to the server's.
+    """Passes messages of `server` to each client's `handle`, and answers to the server's `handle`.
 
     The `session` states each client's dropout stage. A client counts as dropped out if it refuses
     the server's message or the server refuses its answer; `faults` lists the reasons.
@@ -51,9 +51,9 @@ class Delivery:
         return dict(zip(clients, leaves, strict=True))
 
     def ask(self, sent: Mapping[int, Any], stage: int) -> None:
-        """Delivers `sent`, by client, to clients that survive `stage`; returns no answers.
+        """Delivers `sent`, by client, to clients that have not dropped out by `stage`.
 
-        Their answers are passed to the server.
+        The clients' answers are passed to the server, and not returned.
         """
         for client, message in sent.items():
             if 0 < self.leaves[client] <= stage:
@@ -78,7 +78,7 @@ class Delivery:
     def accusing(self) -> Iterator[None]:
         """Reports the server's culprits to the session when the block ends.
 
-        An `Aborted` that the block raises also states the first of `faults`.
+        An `Aborted` that the block raises also states the first of `faults`, if there is one.
         """
         try:
             yield
@@ -91,13 +91,13 @@ class Delivery:
 
 
 class Channel(Protocol):
-    """Adds clients' integer rows, and hides each row from the party that operates the channel."""
+    """Sums clients' integer rows, and hides each row from the party that operates the channel."""
 
     largest: float
-    """The largest absolute value accepted from a client."""
+    """The largest absolute value of a number that is accepted in a client's row."""
 
     def send(self, client: int, row: Integers) -> None:
-        """Adds one client's encoded row `[m]`; the channel adds its layers of noise, if any."""
+        """Adds one client's encoded row `[m]`, and the client's layers of noise, if it has any."""
 
     def total(self) -> tuple[Integers, int]:
         """Returns the sum over surviving clients and their number.

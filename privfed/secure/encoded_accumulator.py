@@ -95,7 +95,7 @@ class EncodedAccumulator:
                 channel.send(client, self._encoded(row, client_keys))
 
     def _encoded(self, row: Row, keys: Keys) -> Integers:
-        """Returns the integers for an honest client's `row`, with its noise share, if any."""
+        """Returns an honest client's encoded `row`, with any noise share. May raise `Refused`."""
         codec = self._codec
         if codec.clip == np.inf and not bool(np.abs(row).max(initial=0.0) <= codec.reach):
             raise Refused(

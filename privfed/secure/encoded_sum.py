@@ -1,4 +1,4 @@
-"""Sums of encoded rows: clients round their rows to integers, and a channel adds these unseen.
+"""Sums of encoded rows: clients round rows to integers, which a channel sums without revealing.
 
 The codec proves a norm bound for the integers that are summed (rules of proof, section 3). Noise is
 calibrated to that bound.
@@ -67,7 +67,7 @@ class SiteSums:
 
 
 COARSEST = 0.01
-"""Largest rounding step for rows without a proven norm: updates, with weights of at least one."""
+"""Largest rounding step for rows without a norm bound: updates, whose weights are at least one."""
 
 
 class SecureProtocol(Part):
@@ -146,7 +146,7 @@ class SecureProtocol(Part):
         return 1.0
 
     def known_per_colluder(self, limits: Limits) -> float:
-        """Upper bound on `colluding`, divided by `may_collude`."""
+        """Returns b: a fraction c of colluders knows at most b * c of the counted noise."""
         return 1.0
 
     def colluders_tolerated(self, limits: Limits) -> float:

@@ -64,7 +64,7 @@ class Limits:
 
     Attributes:
       capacity: largest number of clients in a sum.
-      minimum: smallest number of clients in a sum; with fewer it aborts.
+      minimum: smallest number of clients in a sum; a sum of fewer aborts.
       arithmetic: if true, no cryptography runs: encoding, summation and dropout are simulated.
       tolerance: largest fraction of clients that may drop out after key exchange.
       size: expected cohort size, a public constant; 0 if unknown.
@@ -72,7 +72,7 @@ class Limits:
       admitted: smallest cohort with which a sum starts; 0 for the protocol's own default.
       sites: number of sites if sites are the clients of sums, each with a sum of rows; otherwise 0.
       colluders: number of sites that may be Byzantine or collude with the server.
-      rows: largest number of rows over all sites.
+      rows: largest number of rows over all sites; 0 if clients are the parties.
       layered: whether noise consists of layers that are removed according to the dropouts.
     """
 

@@ -57,6 +57,6 @@ class Operations:
 
     @property
     def seconds(self) -> float:
-        """Approximate time on one core."""
+        """Approximate time on one core, in seconds."""
         counts = ((each.name, float(getattr(self, each.name))) for each in fields(self))
         return sum(UNIT_SECONDS[kind] * count for kind, count in counts)

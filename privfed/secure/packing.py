@@ -108,7 +108,8 @@ class PackedRows:
         The result is correct modulo 2^bits, but not reduced.
 
         Returns:
-          False, without any change to `total`, if the length is wrong or unused bits are set.
+          True; or False, without any change to `total`, if the length is wrong or unused bits are
+          set.
         """
         if len(data) != self.size:
             return False

@@ -57,7 +57,7 @@ class Session:
       model_hash: hash of the broadcast model.
       clients: the cohort, shape [n]; the sites, if sites are the parties.
       leaves: stage at which each client drops out, shape [n] (`Leaves`); empty for no dropout.
-      streams: randomness of rounding.
+      streams: randomness of rounding, of noise and of the sparse graph.
       sites: site of each client whose row is added, shape [population]; None without sites.
       identities: client numbers that select the rounding randomness independently of the cohort,
         shape [population]; None if `clients` are these numbers.

@@ -1,6 +1,6 @@
 """Lookahead and SlowMo.
 
-Lookahead: fast weights explore, and slow weights follow them.
+Lookahead: an inner optimizer moves fast weights; every few rounds, slow weights move toward them.
 
 Source: Zhang, Lucas, Hinton & Ba 2019, "Lookahead optimizer: k steps forward, 1 step back",
 Algorithm 1.

@@ -34,7 +34,7 @@ class Checkpoint:
 
     @classmethod
     def first(cls, state: TrainingState, head: bytes) -> Checkpoint:
-        """Returns the state before round 1."""
+        """Returns the checkpoint before round 1, with this `state` and ledger's `head`."""
         return cls(0, 0, state, head)
 
     def save(self, directory: RunDirectory, network: Network) -> None:

@@ -42,7 +42,7 @@ def new_folder(kind: str = "") -> Path:
 
 
 def write_private(out: Path, files: Mapping[str, bytes]) -> None:
-    """Writes files into a folder that only its owner may read.
+    """Writes files into a folder, and gives access to the folder to its owner only.
 
     Args:
       out: the folder; created if necessary.

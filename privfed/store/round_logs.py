@@ -44,7 +44,7 @@ class RoundLog:
         durable.append(self.path, (dump(line) + "\n").encode())
 
     def by_round(self, read: Callable[[dict[str, Any]], Value]) -> dict[int, Value]:
-        """Returns the result of `read` for each line, by round; ignores unreadable lines."""
+        """Returns the result of `lines_by_round` for the lines of this file."""
         return lines_by_round(self.texts(), read)
 
     def texts(self) -> list[str]:
@@ -62,7 +62,7 @@ class RoundLog:
 def lines_by_round(
     texts: Iterable[str], read: Callable[[dict[str, Any]], Value]
 ) -> dict[int, Value]:
-    """Returns the result of `read` for each line of a log, by round; ignores unreadable lines."""
+    """Returns, by round, the result of `read` for the round's last readable line in a log."""
     values: dict[int, Value] = {}
     for text in texts:
         with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
@@ -75,11 +75,11 @@ class MetricsLog(RoundLog):
     """The file `metrics.jsonl`: the measures of each evaluated round."""
 
     def cut(self, after: int) -> None:
-        """Removes lines of rounds later than `after`, and an incomplete line, before a resume."""
+        """Removes lines of rounds later than `after`, and unreadable lines, before a resume."""
         self.rewrite(text for text in self.texts() if _is_until(text, after))
 
     def losses(self) -> dict[int, float]:
-        """Returns the loss on public examples at each evaluated round."""
+        """Returns the loss on public examples by round; rounds without one are left out."""
         return self.by_round(lambda line: math.nan if line["loss"] is None else float(line["loss"]))
 
 
@@ -91,11 +91,11 @@ class AbortLog(RoundLog):
         self.append({"round": round, "reason": reason})
 
     def reasons(self) -> dict[int, str]:
-        """Returns the reason of each aborted round."""
+        """Returns the reason of each aborted round, by round."""
         return self.by_round(lambda line: str(line["reason"]))
 
     def mend(self) -> None:
-        """Removes an incomplete last line, which would corrupt the next one."""
+        """Removes unreadable lines; an incomplete last one would corrupt the next line."""
         reasons = self.reasons().items()
         self.rewrite(dump({"round": round, "reason": reason}) for round, reason in reasons)
 
@@ -107,7 +107,7 @@ class RanksLog(RoundLog):
     """
 
     def mend(self) -> None:
-        """Removes an incomplete last line, which would corrupt the next one."""
+        """Removes unreadable lines; an incomplete last one would corrupt the next line."""
         self.rewrite(text for text in self.texts() if _is_until(text, math.inf))
 
     def lines(self, until: int) -> list[dict[str, Any]]:
@@ -166,7 +166,7 @@ class ExclusionLog:
         return tuple(culprit for _, culprit in self._lines())
 
     def mend(self) -> None:
-        """Removes an incomplete last line, which would corrupt the next one."""
+        """Removes unreadable lines; an incomplete last one would corrupt the next line."""
         RoundLog(self.path).rewrite(text for text, _ in self._lines())
 
     def _lines(self) -> Iterator[tuple[str, Culprit]]:
@@ -198,7 +198,9 @@ class StoredRelease:
 
 @dataclass(frozen=True)
 class Releases:
-    """The files `NNNNNN.safetensors` in `folder`, one for each round after the last checkpoint."""
+    """The files `NNNNNN.safetensors` in `folder`, one for each round since the last checkpoint that
+    released something.
+    """
 
     folder: Path
 

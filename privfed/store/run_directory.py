@@ -70,7 +70,8 @@ class RunDirectory:
         """Creates a new directory, or uses an empty one, and returns it as a run directory.
 
         Raises:
-          Refused: if `path` is a file, or a directory that is not empty.
+          Refused: if `path` is a file, or a directory with files other than those that an
+            interrupted start may leave.
         """
         if path.exists() and not path.is_dir():
             raise Refused(f"--out is {path}, but that is a file; name a new or empty directory")
@@ -156,7 +157,10 @@ class RunDirectory:
         }
 
     def mark_counted_by(self, run: Path) -> None:
-        """Records that the run at `run` counts this run's spending, which must not grow further."""
+        """Records that the run at `run` counts this run's spending, which must not grow further.
+
+        Does nothing if the directory is not writable.
+        """
         # A directory that cannot be written to cannot be resumed either.
         with contextlib.suppress(OSError):
             durable.append(self._counted, f"{run}\n".encode())

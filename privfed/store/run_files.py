@@ -60,7 +60,7 @@ FILES = {
     "statistics.json": "statistics that `privfed describe` released",
     "counted_by.txt": "runs that count this run's charges; this run may then charge no more",
     "private/": "secret files, mode 0700: never publish them, or copy them for a second run",
-    "private/key": "the secret from which slots, correlated noise and canaries are derived",
+    "private/key": "the secret from which participation, correlated noise and canaries are derived",
     "private/settled.f32": "client state between rounds, with its journal in the same folder",
     "private/histories/settled.f32": (
         "a rule's state for each client, with its journal in the same folder"
@@ -111,7 +111,10 @@ class PopulationDigest:
 
 
 def _digest(key: bytes, examples: Iterable[Examples]) -> str:
-    """Returns the HMAC-SHA-256 of features, labels and owners, in hexadecimal digits."""
+    """Returns the HMAC-SHA-256 of all examples: features, labels, and names of their clients.
+
+    The result is in hexadecimal digits.
+    """
     code = hmac.new(key, digestmod=hashlib.sha256)
     for each in examples:
         code.update(f"{tuple(each.x.shape)} {tuple(each.y.shape)} {each.classes}\n".encode())
@@ -151,7 +154,10 @@ class ConstantsFile:
 
 @dataclass(frozen=True)
 class PublicClientsFile:
-    """The file `report/public_clients.json` at `path`; absent if no client is public."""
+    """The file `report/public_clients.json` at `path`.
+
+    It is absent if neither this run nor an earlier one that it counts has public clients.
+    """
 
     path: Path
 
@@ -185,7 +191,8 @@ class PublicClientsFile:
 class PrivateKey:
     """The file `private/key` at `path`, readable by its owner only, with a run's id and key.
 
-    The participation of clients, and correlated noise, are derived from the key, 32 random bytes.
+    From the key, 32 random bytes, the run derives the random numbers that it draws again after a
+    resume (`privfed.core.streams.SAVED_STREAMS`), such as correlated noise.
     """
 
     path: Path

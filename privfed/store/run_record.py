@@ -28,8 +28,9 @@ class RunRecord:
     """The files of a run directory, each read at its first use.
 
     For a run in progress the ledger must be read last, so that it has the charges of everything in
-    the other files. Reading an attribute raises `Broken` for a file that cannot be read, and
-    `LedgerBroken` (an `AccountingError`) for a ledger whose hash chain does not hold.
+    the other files. Reading an attribute raises `Broken` for an invalid file, but skips unreadable
+    lines of a log; it raises `LedgerBroken` (an `AccountingError`) for a ledger whose hash chain
+    does not hold.
     """
 
     def __init__(self, directory: RunDirectory) -> None:

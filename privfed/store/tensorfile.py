@@ -127,7 +127,7 @@ def _parts(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> Iterator[
 def unpack(
     path: Path, device: torch.device | str = CPU, finite: bool = True
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Reads a file that `write` wrote, or the bytes of `pack`.
+    """Reads a file that `write` wrote, or that contains the bytes of `pack`.
 
     Args:
       path: the file.

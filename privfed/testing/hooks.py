@@ -66,7 +66,7 @@ def steps_are_pure(server: Any) -> None:
 
 
 def resumes_from_a_checkpoint(server: Any) -> None:
-    """Checks that steps from a stored and restored state yield the same bits as without it."""
+    """Checks that steps from a restored state yield the same bits as uninterrupted steps."""
     uninterrupted = _run(server, _DELTAS, _start(), server.init(_start()))
     for stop in range(len(_DELTAS)):
         params, state = _run(server, _DELTAS[:stop], _start(), server.init(_start()))
@@ -132,7 +132,7 @@ _SCHEDULED = range(1, 1001)
 
 
 def gives_a_factor_for_every_round(schedule: Any) -> None:
-    """Checks that factors are from 0 to 1, and that the largest is 1."""
+    """Checks that the factors of 1,000 rounds are from 0 to 1, and that the largest is 1."""
     factors = [schedule.factor(round) for round in _SCHEDULED]
     for round, factor in zip(_SCHEDULED, factors, strict=True):
         valid = isinstance(factor, float) and 0 <= factor <= 1
@@ -263,7 +263,7 @@ def keeps_the_separation_it_declares(part: Any) -> None:
 
 
 def draws_afresh_and_in_secret(part: Any) -> None:
-    """Checks that cohorts differ between rounds and between runs, unless the sampling rate is 1."""
+    """Checks that cohorts mostly differ between rounds and runs, unless the sampling rate is 1."""
     sampler = _small(part)
     if sampler.witness(1, _CLIENTS).rate == 1:
         return

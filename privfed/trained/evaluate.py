@@ -117,7 +117,8 @@ _WRITERS: dict[str, Callable[[Predictions], bytes]] = {
 def _labels(y: Tensor, meaning: Meaning) -> Tensor:
     """Converts labels y to the form in which `Loss.predict` returns predictions.
 
-    Classes are int64 `[N, *]`, sets of labels bool `[N, labels]`, and numbers `[N]` in their units.
+    Classes are int64 `[N, *]`, and sets of labels bool `[N, labels]`. Numbers `[N]` are in their
+    own units, rounded to 6 significant digits.
     """
     if y.dtype == torch.int64:
         return y

@@ -142,7 +142,7 @@ class Exported:
       path: directory of the run.
       to: the written file or folder.
       called: name of its format.
-      size: its size in bytes.
+      size: size in bytes of the file, or of the weights in the folder.
       facts: the facts about the model that it contains.
       checked: number of synthetic rows on which its predictions were compared with the run's.
       difference: largest absolute difference of these predictions.
@@ -173,7 +173,7 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
 
     The file takes raw columns, as the run's source declares them, and returns probabilities of
     classes, or numbers in the label's units. It states the run that made it, its population, and
-    its ε. Low-rank adaptations are exported as merged weights.
+    its ε. Low-rank adaptations are exported as merged weights, unless `adapters`.
 
     Args:
       run: directory of the run.

@@ -117,7 +117,7 @@ def _each_column(preprocessing: Preprocessing) -> list[Numbers]:
 
 
 FACTS = "privfed"
-"""The key under which every format keeps the facts, as JSON."""
+"""The key of the facts, as JSON, in a file's metadata; a .pt2 file has them in `_FILE`."""
 Predict = Callable[[tuple[Tensor, ...]], Tensor]
 
 

@@ -20,7 +20,7 @@ from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
 
 OtherData = Sequence[str] | Callable[[Config], Config]
-"""Overrides `data.key=value`, or a function that returns a configuration with other [data]."""
+"""Assignments `data.key=value`, or a function that returns a configuration of other data."""
 
 
 def on_other_data(config: Config, other: OtherData) -> Config:

@@ -545,6 +545,7 @@ def test_all_commands_have_the_flag_but_those_that_read_nothing_private():
         "calibrate",
         "new",
         "canary",
+        "claim",
         "compare",
         "federation",
         "flower",
@@ -553,6 +554,7 @@ def test_all_commands_have_the_flag_but_those_that_read_nothing_private():
         "runs",
         "site",
         "report",  # never quotes: what it writes goes to others
+        "verify",
     }
 
 

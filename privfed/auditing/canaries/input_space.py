@@ -93,10 +93,11 @@ class Sentences:
     def crafted(
         self, x: Tensor, y: Tensor, influence: SelfInfluence, steps: int, keys: Sequence[Keys]
     ) -> tuple[Tensor, Tensor]:
-        """Returns the best of `steps` further candidates for each canary; tokens have no gradient.
+        """Returns, for each canary, the best of its own x and y and `steps` random candidates.
 
-        Candidates use few distinct tokens, because a repetitive sequence has a longer gradient. A
-        candidate's worth is computed among the other canaries' candidates of the same step.
+        There is no ascent, since tokens have no gradient. Candidates use few distinct tokens,
+        because a repetitive sequence has a longer gradient. A candidate's worth is computed among
+        the other canaries' candidates of the same step.
         """
         best = influence.of(x, y).detach()
         for step in range(steps):
@@ -144,14 +145,14 @@ def space_of(federation: Federation) -> InputSpace:
     """Returns the space of this population's inputs, from public information only.
 
     Raises:
-      Refused: if labels are not classes, or neither a declaration nor a public example bounds the
-        inputs.
+      Refused: if an example has other labels than one class (or the next tokens), or several named
+        inputs; or if neither a declaration nor a public example bounds the inputs.
     """
     form = Form.of(federation.examples)
     public = federation.test if len(federation.test) and not federation.shared else None
     if not form.classified:
         raise Refused(
-            'audit.kind = "input" creates examples with a wrong class each, but the labels are '
+            'audit.kind = "input" creates examples with one class each, but the labels are '
             'numbers or columns; use audit.kind = "update"'
         )
     if not by_position(form.inputs):

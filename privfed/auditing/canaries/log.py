@@ -29,7 +29,8 @@ class CanaryRecord:
       rounds: recorded rounds, shape `[T]`.
       lengths: norms of the releases, shape `[T]`.
       products: inner products of the releases with all directions, shape `[T, K]`.
-      final: cosines with the model's total change, shape `[K]`.
+      final: cosines with the model's total change, shape `[K]`; None before the run has ended, or
+        if the model did not change.
     """
 
     inclusion: NDArray[np.bool_]

@@ -65,7 +65,7 @@ class Power(Encoded):
 
 
 def power_of(plan: Plan, parameters: int) -> Power | None:
-    """Returns the power of the canaries of `plan`; None without any.
+    """Returns the power of the canaries of `plan`; None without canaries, noise or a finite claim.
 
     The power is a best case. Each canary sends a row at the clipping norm, and is distinguished as
     well as the whole privacy profile allows, by an adversary that sees every release. The noise on

@@ -21,7 +21,7 @@ from privfed.core.vector import Layout, Shapes
 ShapesByName = Mapping[str, tuple[int, ...]]
 """Shapes of a model's parameters, in their order."""
 _PREFIX = "compression_"
-"""Prefix of names in broadcasts and memories."""
+"""Prefix of the names of the compression's values in broadcasts and memories."""
 _NUMBER = "compression_number"
 """Number of rounds compressed so far, which selects the round's random numbers."""
 

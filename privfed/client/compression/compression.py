@@ -39,7 +39,7 @@ from privfed.core.vector import Layout, Shapes
 
 @dataclass(frozen=True)
 class Space:
-    """Updates of models with these `shapes`, and the `seed` of the public random numbers."""
+    """The `shapes` of a model's parameters, and the `seed` of the public random numbers."""
 
     shapes: Shapes
     seed: int

@@ -14,8 +14,8 @@ Richtarik, Suresh & Bacon 2016, "Federated learning: strategies for improving co
 efficiency", section 2, structured updates, and section 3, subsampling).
 
 All clients of a round send the same coordinates, so their messages can be summed. In the paper,
-each client draws its own coordinates by a seed that it sends; under a secure sum, the server could
-not distinguish them.
+each client draws its own coordinates by a seed that it sends; under a secure sum, the server sees
+no single message to which it could apply a seed.
 """
 
 from __future__ import annotations
@@ -82,10 +82,11 @@ class Linear(ErrorFeedback):
 class RandomMask(Linear):
     """A public random set of coordinates, new in each round, the same for all clients.
 
-    A client sends m = fraction * d numbers, clipped after the mask; the release is multiplied by d
-    / m. The compression is linear: secure sums and noise are supported, and a round's event is that
-    of an uncompressed round. Noise has only m coordinates: with clip sqrt(m / d) C, its norm on the
-    model equals that of uncompressed rows with clip C.
+    A client sends m = round(fraction * d) numbers, at least one, clipped after the mask. Without
+    error feedback the release is multiplied by d / m. The compression is linear: secure sums and
+    noise are supported, and a round's event is that of an uncompressed round. Noise has only m
+    coordinates: with clip sqrt(m / d) C, its norm on the model equals that of uncompressed rows
+    with clip C.
     """
 
     fraction: float = Field(0.1, gt=0, le=1)

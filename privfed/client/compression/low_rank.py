@@ -85,9 +85,9 @@ class LowRank(Linear):
     """A public random subspace of each layer's matrix, new in each round.
 
     A matrix `[h, w]` takes rank * min(h, w) numbers; vectors, and matrices that would not become
-    smaller, are sent uncompressed. A row is clipped after the projection; the release is multiplied
-    by max(h, w) / rank. The compression is linear: secure sums and noise are supported, and a
-    round's event is that of an uncompressed round.
+    smaller, are sent uncompressed. A row is clipped after the projection. Without error feedback,
+    the release is multiplied by max(h, w) / rank. The compression is linear: secure sums and noise
+    are supported, and a round's event is that of an uncompressed round.
     """
 
     rank: int = Field(4, ge=1)

@@ -6,7 +6,7 @@ With M the mean of the clients' updates of a layer, `[h, w]`, and Q `[w, r]` the
 released by the previous round:
 
     P = mean of M_k Q,   P^ = an orthonormal basis of P's columns,   Q' = mean of M_k^T P^,
-    M is approximated by P^ Q'^T,   and Q' is the next basis
+    M is approximated by P^ Q'^T,   next Q = an orthonormal basis of the columns of Q'
 
 Both means are sums of values that clients compute from their own update, so secure sums support
 them.

@@ -18,10 +18,10 @@ from privfed.core.vector import Shapes
 class TopK(Biased):
     """Each client's largest coordinates, and their indices.
 
-    A client sends fraction * d numbers of 32 bits, each with its index, or all d numbers if those
-    take fewer bits. With error feedback it keeps the residual. The compression is not linear, since
-    the selected coordinates depend on the row; so the server receives each row. If the server adds
-    the noise, it clips rows before it sums them.
+    A client sends round(fraction * d) numbers (at least one) of 32 bits, each with its index, or
+    all d numbers if those take fewer bits. With error feedback it keeps the residual. The
+    compression is not linear, since the selected coordinates depend on the row; so the server
+    receives each row. If the server adds the noise, it clips rows before it sums them.
     """
 
     fraction: float = Field(0.1, gt=0, le=1)

@@ -17,7 +17,7 @@ from privfed.data.tables.dates import ISO, day_number, iso_date, parsed_days
 from privfed.data.tables.delimited import MISSING, Dialect
 
 ENOUGH_ROWS = 20
-"""Smallest number of rows in which constants, record numbers and outliers are recognised."""
+"""Smallest number of filled cells in which constants, record numbers and outliers are detected."""
 _MOST_MISSING_WORDS = 3
 
 
@@ -62,9 +62,10 @@ class CategoryColumn:
 
 @dataclass(frozen=True)
 class LeftOutColumn:
-    """A column that is left out because a model cannot use it, and the reason.
+    """A column that is left out of the declaration, and the reason.
 
-    `bounds` are those with which the user may declare the column anyway; None if there are none.
+    `bounds` are those with which the user may declare the column as numbers anyway; None if it has
+    no numbers.
     """
 
     why: str
@@ -75,10 +76,9 @@ ColumnKind = NumericColumn | DateColumn | CategoryColumn | LeftOutColumn
 
 
 def few_and_rare(words: Words, odd: Sequence[str], others: int) -> bool:
-    """Whether the words `odd` may count as empty: they are few, and in at most half of the cells.
+    """Whether the words `odd` may count as empty: few, and in at most half of the non-empty cells.
 
-    At most 3 words are few, and only if they are fewer than `others`, the number of other distinct
-    words.
+    They are few if they are at most 3, and fewer than `others`, the number of other distinct words.
     """
     if len(odd) > min(_MOST_MISSING_WORDS, others - 1):
         return not odd
@@ -100,7 +100,11 @@ _FORMS = (ISO, *map("".join, itertools.product(_DAY_FORMS, ("", " %H:%M", " %H:%
 
 
 def date_kind(words: Words) -> ColumnKind | None:
-    """The declaration of a column of dates in a common format; None if its words are not dates."""
+    """Infers the declaration of a column of dates in a known format; None for other columns.
+
+    A few words that are no dates, such as "unknown", count as empty (`few_and_rare`). If several
+    formats give different dates, the column is left out.
+    """
     fitting = [(form, odd) for form in _FORMS if (odd := _missing_words(words, form)) is not None]
     if not fitting:
         return None
@@ -123,7 +127,7 @@ def date_kind(words: Words) -> ColumnKind | None:
 
 
 def _missing_words(words: Words, form: str) -> list[str] | None:
-    """The words to count as empty: those that are no dates in `form`; None if they are not few."""
+    """The words that are no dates in `form`, to count as empty; None if they are too many."""
     values = [value for value in words.values if value not in MISSING]
     odd = [value for value in values if parsed_days([value], form) is None]
     dates = len(values) - len(odd)
@@ -147,7 +151,7 @@ _FAR = 3.0
 
 
 def rounded_range(numbers: np.ndarray) -> tuple[float, float]:
-    """Bounds for finite `numbers`: their range, rounded outwards to two digits of its width.
+    """Bounds of finite `numbers`: the range, rounded outwards to 2 significant digits of its width.
 
     If there are 20 or more numbers, outliers are excluded: at each end up to one number in 200 (at
     least one), if the outermost is farther from the remaining numbers than three times their range.
@@ -174,7 +178,7 @@ def _outwards(low: float, high: float) -> tuple[float, float]:
 
 
 def without_binary_digits(value: float) -> float:
-    """Returns `value` rounded to 12 digits, which removes artefacts of binary fractions."""
+    """Returns `value` rounded to 12 significant digits, without artefacts of binary fractions."""
     return float(f"{value:.12g}")
 
 
@@ -184,7 +188,7 @@ _DECIMAL_COMMA_OR_WHOLE = re.compile(r"[-+]?\d+(,\d+)?")
 
 
 def numeric_kind(column: np.ndarray, missing_words: Sequence[str] = ()) -> ColumnKind:
-    """The declaration of numbers `[N, *]`, which are NaN for empty cells and `missing_words`."""
+    """The declaration of numbers `[N, *]`, in which empty cells and `missing_words` are NaN."""
     cells = column.astype(np.float64).reshape(-1)
     finite = cells[np.isfinite(cells)]
     if not len(finite):

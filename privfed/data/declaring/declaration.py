@@ -39,14 +39,14 @@ class LabelKind:
 
 
 def label_kind(column: np.ndarray | Words | str, where: str) -> LabelKind:
-    """Infers a label's declaration: words and integers 0 to 19 are classes, other numbers not.
+    """Infers a label's declaration: classes if all cells are words or integers 0 to 19, or numbers.
 
     Args:
       column: the label's column: numbers `[N]`, words, or the name of another type.
       where: name of the column and its table in messages.
 
     Raises:
-      Refused: if the label is of another type, is empty in some rows, or cannot be learned.
+      Refused: if the label is of another type, empty in a row, a single word, or too many words.
     """
     if isinstance(column, str) or (isinstance(column, np.ndarray) and column.ndim > 1):
         raise Refused(
@@ -135,7 +135,7 @@ class Declaration:
     """Number of distinct clients in the sample."""
     sites: SampleSites | None = None
     known: Mapping[str, Any] = field(default_factory=dict)
-    """Values of [data] that a private description of the population gives; empty for a sample."""
+    """Values of [data] from statistics that were released privately; empty for a sample."""
 
     def section(self) -> dict[str, Any]:
         """The section [data] of a run file, by key."""
@@ -171,7 +171,7 @@ class Declaration:
         return {name: tables[name] for name in order if name in tables}
 
     def key(self, name: str) -> str:
-        """The key of the column `name`; for a feature, a pattern that matches no other column."""
+        """The key of column `name`; for numbers, `name` escaped, a pattern that matches only it."""
         pattern = escape(name)
         alone = isinstance(self.kinds[name], NumericColumn) and pattern not in self._taken
         return pattern if alone else name
@@ -200,7 +200,7 @@ def _empty(column: ColumnKind) -> float | str | None:
 
 
 def run_file(sample: str, declared: Declaration) -> str:
-    """The text of a run file: [data] with a reason on each line, and placeholders to fill in."""
+    """The text of a run file: [data] with a reason for each column, and placeholders to fill in."""
     lines = [
         f"# Inferred from {_plain(sample)}, a public sample. Check every bound and value before",
         "# you train: private values beyond them are clipped, or count as no category.",
@@ -299,7 +299,7 @@ def _data_section(declared: Declaration) -> list[str]:
 
 
 def _client_count(declared: Declaration) -> list[str]:
-    """The lines that declare the number of clients, and the test set."""
+    """The lines that declare the numbers of clients and sites, the test set and the population."""
     sites = _site_counts(declared.sites) if declared.sites else []
     if declared.known:
         return [_line(key, value) for key, value in declared.known.items()] + sites
@@ -312,7 +312,7 @@ def _client_count(declared: Declaration) -> list[str]:
 
 
 def _site_counts(sites: SampleSites) -> list[str]:
-    """The lines that declare the number of sites, as in the sample."""
+    """The lines that declare the numbers of sites and of sites per client, as in the sample."""
     lines = [_line("sites", sites.count, "number of sites, a public constant: as in the sample")]
     if sites.per_client > 1:
         why = "largest number of sites per client: as in the sample"

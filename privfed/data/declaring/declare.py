@@ -46,8 +46,8 @@ def declare(
 ) -> str:
     """Returns a run file (TOML) for tables like `sample`, with the loss that suits its label.
 
-    Each line states the reason for a column's declaration. Parameters and errors are those of
-    `declare_file`.
+    A comment next to each column states the reason for its declaration. Parameters and errors are
+    those of `declare_file`.
     """
     declared = declare_file(sample, label, client, path, delimiter, encoding, site)
     return run_file(sample.name, declared)
@@ -108,7 +108,10 @@ def declare_object(sample: TableObject, label: str, client: str, site: str = "")
 def _refuse_missing(
     sample: object, names: Sequence[str], label: str, client: str, site: str
 ) -> None:
-    """Raises `Refused` if a requested column is not among the `names`, or is requested twice."""
+    """Raises `Refused` if a requested column is not among the `names`, or is requested twice.
+
+    A column of sites is also refused without a column of clients.
+    """
     if label == client:
         raise Refused(
             f"--label and --client are both {label!r}, but a client is not a label to predict; "
@@ -144,7 +147,7 @@ def _declaration(
     readable: Dialect | None,
     site: str,
 ) -> Declaration:
-    """Returns the declaration with that of every column; for arrays `readable` is None."""
+    """Returns the declaration; `readable` is the dialect of numbers in text, None for arrays."""
     reserved = (label, client, site)
     others = {name: column for name, column in columns.items() if name not in reserved}
     return Declaration(

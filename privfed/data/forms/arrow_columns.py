@@ -36,7 +36,7 @@ def text_cells(column: pyarrow.ChunkedArray, called: str, place: PlaceOf) -> lis
 
 
 def refuse_no_words(column: pyarrow.ChunkedArray, called: str) -> None:
-    """Raises `Refused` if the column's cells are neither texts nor numbers."""
+    """Raises `Refused` unless cells are texts, numbers or booleans, or all cells are empty."""
     import pyarrow
 
     types, kind = pyarrow.types, column.type
@@ -51,7 +51,7 @@ def refuse_no_words(column: pyarrow.ChunkedArray, called: str) -> None:
 
 
 def label_cells(column: pyarrow.ChunkedArray) -> np.ndarray | list[object]:
-    """The labels `[N]` of a column: integers as an array, others as a list."""
+    """The labels `[N]` of a column: an array for integers without empty cells, otherwise a list."""
     import pyarrow
 
     if pyarrow.types.is_integer(column.type) and not column.null_count:
@@ -66,7 +66,8 @@ def array_cells(
 ) -> Pieces:
     """The arrays `[N, *stored]` of a column of nested lists of numbers, or of numbers.
 
-    They are not copied. Raises `Refused` unless all have the same shape, one of `stored`.
+    Only booleans are copied. Raises `Refused` if a cell is empty or no number, or unless all arrays
+    have the same shape, one of `stored`.
     """
     pieces: list[np.ndarray] = []
     at = 0
@@ -82,7 +83,7 @@ def array_cells(
 def _arrays(
     array: pyarrow.Array, stored: Sequence[tuple[int, ...]], called: str, place: PlaceOf
 ) -> np.ndarray:
-    """Returns the arrays of one piece of a column; `place` counts from the piece's first row."""
+    """Returns the arrays of one piece of a column; `place` takes a row's index in the piece."""
     import pyarrow
     from pyarrow import compute
 
@@ -143,7 +144,7 @@ def picture_cells(
 
 
 def holds_pictures(kind: pyarrow.DataType) -> bool:
-    """Whether cells of this type contain image files: bytes, alone or with the file's path."""
+    """Whether cells of this type are image files: bytes (or all empty), alone or with a path."""
     import pyarrow
 
     types = pyarrow.types

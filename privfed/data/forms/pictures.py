@@ -20,7 +20,7 @@ contents of damaged files.
 """
 _MODES = {1: "L", 3: "RGB"}
 _LONGEST = 2**16
-"""Largest declared number of pixels in each direction."""
+"""Largest number of pixels that may be declared in each direction."""
 SHAPE = f"[1, height, width] (gray) or [3, height, width] (colours), up to {_LONGEST} each way"
 """Shapes of images, for messages."""
 _BYTES = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"})

@@ -29,7 +29,7 @@ class ListedWords(Characters):
 
     @classmethod
     def of_file(cls, path: Path) -> ListedWords:
-        """Reads a public list of words: the first word of every line.
+        """Reads a public list of words: the first word of every line that is not blank.
 
         Raises:
           Refused: if there is no such file, or it lists no words, or a word twice.
@@ -57,7 +57,9 @@ class ListedWords(Characters):
 
 
 def tokens_of(words: str, vocabulary: str) -> Characters:
-    """Returns the map to tokens of the words in the file `words`; if it is "", of `vocabulary`.
+    """Returns the map from the words in the file `words` to tokens.
+
+    If `words` is "", the map is from the characters of `vocabulary`.
 
     Raises:
       Refused: if the file or the vocabulary is invalid.
@@ -67,7 +69,7 @@ def tokens_of(words: str, vocabulary: str) -> Characters:
 
 @dataclass(frozen=True)
 class TextForm:
-    """Converts texts to their `tokens`, with `window` tokens per sequence."""
+    """Converts texts to features: `tokens` maps text to tokens, a sequence has `window` tokens."""
 
     tokens: Characters
     window: int
@@ -91,7 +93,7 @@ class TextForm:
         return torch.from_numpy(x)
 
     def shares(self, texts: Sequence[str]) -> Tensor:
-        """Relative frequency of every token in each text, float32 `[N, tokens]`: rows sum to 1."""
+        """Relative frequency of tokens in each text, float32 `[N, tokens]`; 0 for an empty text."""
         x = np.zeros((len(texts), self.tokens.count), dtype=np.float32)
         for row, text in zip(x, texts, strict=True):
             tokens = self.tokens.encode(text)

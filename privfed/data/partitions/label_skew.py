@@ -206,7 +206,7 @@ class Shards(Simulated):
     """Sorts examples by label, cuts them into equal shards, and assigns `shards` per client.
 
     Most clients have at most `shards` labels (McMahan et al. 2017, section 3). If the examples do
-    not divide evenly, shard sizes differ by one.
+    not divide evenly, shard sizes differ by at most one.
     """
 
     shards: int = Field(2, ge=1, le=1_000_000)

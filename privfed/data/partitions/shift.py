@@ -25,7 +25,7 @@ class Covariate(Part):
 
     A client draws an angle up to `rotation` degrees either way, a factor for its intensities in 1
     +- `contrast` and an offset up to `brightness` either way, by random numbers of its own stream;
-    labels are unchanged. Each test image is transformed as if it were a client's. x is `[N,
+    labels are unchanged. Each test image is transformed by a draw of its own. x is `[N,
     channels, height, width]`, or flat `[N, side * side]`, and is loaded into memory.
     """
 
@@ -107,7 +107,7 @@ class Concept(Part):
     swaps: int = Field(3, ge=1)
     """Number of swaps."""
     within: int = Field(100, ge=2, le=999_999)
-    """Last round of a swap."""
+    """Last round in which two classes may be swapped."""
 
     def apply(self, federation: Federation, streams: Streams) -> Federation:
         y, classes = federation.examples.y, federation.examples.classes

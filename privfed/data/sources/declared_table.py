@@ -73,8 +73,8 @@ class DeclaredTable(Part):
     the bound, or by no category; "refuse" refuses the table.
     """
     missing: Missing = "refuse"
-    """Replacement of empty cells: a number for all features, or a table by column; "refuse" refuses
-    tables with empty cells.
+    """Replacement of empty cells: a number for all features, or one by column in [data.missing];
+    "refuse" refuses tables with empty cells.
     """
     missing_words: list[str] = []
     """Words that count as empty cells, such as "unknown"."""
@@ -266,7 +266,7 @@ class DeclaredTable(Part):
         return columns
 
     def _number_features(self, names: list[str], table: Readable) -> dict[str, NumberFeature]:
-        """The declared features of numbers, by name of the column.
+        """The declared features that are numbers, by name of the column.
 
         A column's own name has precedence over a pattern, which never matches the client, the site,
         a label, a date or a category.

@@ -82,7 +82,7 @@ def _by_folder(client: Path, called: str) -> Iterator[tuple[Path, str]]:
 
 
 def _by_table(client: Path, called: str, labels: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
-    """A client's files, each with the table's label of "CLIENT/FILE"."""
+    """A client's files, each with the label that the table states for "CLIENT/FILE"."""
     for number, path in enumerate(_entries(client, called, folders=False), start=1):
         name = f"{client.name}/{path.name}"
         if name not in labels:

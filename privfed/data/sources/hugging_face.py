@@ -50,7 +50,10 @@ def read_split(path: Path, split: str, names: Sequence[str]) -> pyarrow.Table:
 
 
 def split_files(path: Path, split: str) -> list[Path]:
-    """The files of a split, or all if there are no splits. Raises `Refused` if there are none."""
+    """The files of a split; `path` if it is a file; all files of a data set saved without splits.
+
+    Raises `Refused` if there are none.
+    """
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -67,7 +70,7 @@ def split_files(path: Path, split: str) -> list[Path]:
 
 
 def _parquet(folder: Path, split: str) -> list[Path]:
-    """Returns the Parquet files in the folder `split` or named after it; if it is "", all files."""
+    """Returns the Parquet files in folder `split` or named SPLIT or SPLIT-…; if it is "", all."""
     patterns = (f"{split}.parquet", f"{split}-*.parquet") if split else ("*.parquet",)
     inside = sorted((folder / split).glob("*.parquet")) if split else []
     globs = [place.glob(each) for place in (folder, folder / "data") for each in patterns]
@@ -141,7 +144,7 @@ def _unreadable(path: Path, error: Exception) -> Refused:
 
 
 class HuggingFace(DeclaredExamples):
-    """A Hugging Face data set on disk: images, arrays of numbers, or text, by a client column.
+    """A Hugging Face data set on disk: images, arrays of numbers, or text, with a client column.
 
     `path` is a folder as written by `save_to_disk` of `datasets`, a folder of Parquet files, or one
     such file; nothing is downloaded. x, `label` and `client` name columns. Everything is declared:
@@ -156,7 +159,7 @@ class HuggingFace(DeclaredExamples):
     path: str = Field(examples=["."])
     """A saved data set, a folder of Parquet files, or a file."""
     split: str = "train"
-    """The split to read: Parquet files are named for it, or are in a folder of its name."""
+    """The split to read: Parquet files are named after it, or are in a folder of its name."""
     client: str = ""
     """Column that identifies the client of each row; if empty, a partition assigns rows."""
     resize: bool = False

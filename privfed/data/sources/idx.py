@@ -35,8 +35,8 @@ class Idx(Part):
 
     `path` is the folder. `prefix` is the common prefix of the two files' names, for example "train"
     or "t10k"; if it is empty, the folder must contain only one pair. `test_prefix` is the prefix of
-    a public test set. `classes` is declared, never counted from private labels. Uncompressed files
-    are memory-mapped, and never read as a whole.
+    a public test set. `classes` is declared, never counted from private labels. Uncompressed
+    images are memory-mapped, and never read as a whole.
     """
 
     path: str = Field(examples=["."])

@@ -60,7 +60,7 @@ def read_users(folder: Path) -> list[LeafUser]:
 
 
 def place_of(users: Sequence[LeafUser], owners: np.ndarray, index: int) -> str:
-    """The name of example `index` in messages; `owners` `[N]` are the examples' users, sorted."""
+    """The name of example `index` in messages; `owners` `[N]` is each example's user, ascending."""
     owner = int(owners[index])
     return f"{users[owner].place}, example {index - np.searchsorted(owners, owner) + 1}"
 
@@ -95,7 +95,8 @@ def _users_of(file: Path) -> Iterator[LeafUser]:
 def feature_array(xs: list[Any], place: PlaceOf) -> np.ndarray:
     """The numbers of all examples, float64 `[N, features]`.
 
-    Raises `Refused` unless each example is a list of finite numbers, as many as in the first.
+    Raises `Refused` unless all examples are lists (or nested lists, which are flattened) of finite
+    numbers, with one common shape.
     """
     try:
         x = np.array(xs, dtype=np.float64).reshape(len(xs), -1)
@@ -126,7 +127,10 @@ def _shape(x: Any) -> tuple[int, ...] | None:
 
 
 def class_array(ys: list[Any], classes: int, place: PlaceOf) -> np.ndarray:
-    """The classes of all examples, int64 `[N]`. Raises `Refused` for an invalid class."""
+    """The classes of all examples, int64 `[N]`.
+
+    Raises `Refused` unless each label is an integer from 0 to `classes` - 1.
+    """
     for index, label in enumerate(ys):
         if not (isinstance(label, int | float) and 0 <= label < classes and label == int(label)):
             raise Refused(
@@ -157,9 +161,10 @@ class Leaf(Part):
 
     `path` is a folder with `train/` and `test/` (or with JSON files itself), as LEAF's preprocess
     script writes. `classes` is declared, never counted from private labels. Numbers are clipped to
-    `bounds` and scaled to [-1, 1], or used unchanged if `bounds` is []; `shape` may give them the
-    shape of an image. With `text`, x is a string and y the next character. If `labels` are
-    declared, too, y is one of them, and the text is element `field` of x (4 in Sent140).
+    `bounds` and scaled to [-1, 1], or used unchanged if `bounds` is []. If `bounds` is not set,
+    numbers beyond [0, 1] are refused. `shape` may give them the shape of an image. With `text`, x
+    is a string and y the next character. If `labels` are declared, too, y is one of them, and the
+    text is element `field` of x (4 in Sent140).
 
     `test/` is public if LEAF split by user (`-t user`): its users then do not train. If LEAF split
     by sample, as for FedProx's data sets, the users of `test/` also train, so it can be used only
@@ -173,7 +178,7 @@ class Leaf(Part):
     shape: list[int] = []
     """Shape of an image that the numbers form; [] for a vector."""
     bounds: list[float] = Field([0.0, 1.0], max_length=2)
-    """Bounds [low, high] of the numbers; [] to use them unchanged."""
+    """Bounds [low, high] to which numbers are clipped; [] to use them unchanged."""
     text: bool = False
     """Whether x is text; without `labels`, y is the next character."""
     vocabulary: str = PRINTABLE
@@ -309,7 +314,7 @@ class Leaf(Part):
     ) -> Examples:
         """Examples of next-character prediction.
 
-        The labels are the next character of each character of the text x; the last label is y.
+        The labels are the next character of each character of x; the last is the first of y.
         """
         characters = Characters(self.vocabulary)
         for index, pair in enumerate(zip(xs, ys, strict=True)):

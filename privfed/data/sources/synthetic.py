@@ -6,7 +6,8 @@ clients' true models, beta that of their data. With `iid`, all clients share one
 and v = 0.
 
 As in the authors' generator, alpha and beta are standard deviations. A client's number of examples
-is `size_min` plus a log-normal draw with parameters `size_mean` and `size_std`.
+is `size_min` plus a log-normal draw with parameters `size_mean` and `size_std`, rounded down, at
+least 1 and at most `size_max`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Synthetic(Part):
     classes: int = Field(10, ge=2, le=1_000_000)
     """Number of classes."""
     size_min: int = Field(50, ge=0)
-    """Smallest number of examples of a client."""
+    """Smallest number of examples of a client; 0 counts as 1."""
     size_mean: float = Field(4.0, ge=-20, le=20)
     """Mean of the logarithm of a client's number of examples in excess of `size_min`."""
     size_std: float = Field(2.0, ge=0, le=10)

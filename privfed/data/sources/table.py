@@ -31,7 +31,7 @@ from privfed.data.tables.readable import Readable, TableFile
 
 
 class GivenTable(DeclaredTable):
-    """A table that was passed in Python, with columns declared as for `table`.
+    """A table that was passed in Python, with columns declared as for the source `table`.
 
     The object is not stored: to resume a run, it has to be passed again.
     """
@@ -84,9 +84,9 @@ class GivenArrays(GivenTable):
     next_token: str = ""
     """Input of token ids; the label of each of its positions is the next token."""
     padding: int = Field(-1, ge=-1)
-    """Token id of padding, which is not predicted; -1 if a mask states the padding, or none."""
+    """Token id of padding, which is not predicted; -1 if a mask states it, or there is none."""
     tokens_per_client: int = Field(0, ge=0)
-    """Largest number of tokens per client; examples beyond it are left out. 0 means no limit."""
+    """Largest number of tokens per client; further examples are left out. 0 means no limit."""
     tokenizer: str = ""
     """Name of the tokenizer that made the tokens; recorded only."""
 
@@ -135,7 +135,7 @@ class GivenArrays(GivenTable):
 
     @property
     def squared_norm(self) -> float | None:
-        """The number of values of an example's arrays; None if there are token ids."""
+        """Bound on the squared norm: an example's number of values; None if there are token ids."""
         if any(each.tokens for each in self.inputs.values()):
             return None
         return float(sum(each.size for each in self.inputs.values()) or math.prod(self.shape))
@@ -216,9 +216,9 @@ class Table(DeclaredTable):
     refuses the table.
 
     `missing` replaces empty cells: by one number for all features (empty categories then count as
-    no category), or by column, by a number, a date, or "none" for a category. "refuse" refuses
-    tables with empty cells. `missing_words`, such as "unknown", count as empty cells. `encoding`,
-    `delimiter` and `decimal` are those of a CSV file.
+    no category, and empty dates are refused), or by column, by a number, a date, or "none" for a
+    category. "refuse" refuses tables with empty cells. `missing_words`, such as "unknown", count as
+    empty cells. `encoding`, `delimiter` and `decimal` are those of a CSV file.
 
     `label` is one column, with `labels` (its values), `classes` (integers from 0) or `label_bounds`
     (a number to predict), or several columns of 0 and 1. A number to predict is clipped to its

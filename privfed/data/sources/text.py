@@ -1,7 +1,7 @@
 """Plays by speaker: each speaker is a client, with next-character prediction on their lines.
 
 McMahan et al. 2017, section 3, and Caldas et al. 2018 (LEAF) define the clients of Shakespeare's
-plays so.
+plays in this way.
 
 Texts become windows of fixed length for next-character prediction. The vocabulary is a public
 constant: a character that is not in it becomes the token "unknown", so clients' texts do not affect
@@ -80,7 +80,7 @@ def stacked_windows(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[Ten
 
 
 _SPEECH = re.compile(r"(?:\A|\n[ \t]*\n)[ \t]*([^\n:]{1,80}):[ \t]*(?=\n|\Z)")
-"""A heading: a line that ends in a colon, at the start or after an empty line."""
+"""A heading: up to 80 characters and a final colon, in the first line or after an empty line."""
 
 
 class Text(Part):

@@ -128,7 +128,7 @@ def _groups(path: Path) -> Iterator[Any]:
 
 
 def _member(group: Any, name: str, called: str) -> Any:
-    """Returns the object under `name` in `group`, if any. Raises `Refused` for a link."""
+    """Returns the object `name` of `group`; None if there is none. Raises `Refused` for a link."""
     import h5py
 
     link = group.get(name, getlink=True)
@@ -157,8 +157,8 @@ def _dataset(group: Any, name: str, called: str) -> Any:
         )
     if dataset.nbytes > _TIGHTEST * dataset.id.get_storage_size():
         raise Refused(
-            f"data: {called}: {name!r} is larger than its stored content; expected every number "
-            "or text to be written",
+            f"data: {called}: {name!r} is larger than its stored content; expected a file that "
+            "contains every number or text",
             private=f"it is of shape {dataset.shape}",
         )
     return dataset
@@ -167,7 +167,10 @@ def _dataset(group: Any, name: str, called: str) -> Any:
 def _features(
     group: Any, name: str, stored: Sequence[tuple[int, ...]], called: str
 ) -> tuple[Any, tuple[int, ...] | None]:
-    """A client's texts, or array and shape of an example. Raises `Refused` if not in `stored`."""
+    """Returns a client's array and the shape of an example; if `stored` is empty, texts and None.
+
+    Raises `Refused` if the shape is not in `stored`.
+    """
     dataset = _dataset(group, name, called)
     if not stored:
         return _texts(dataset, name, called), None
@@ -221,7 +224,7 @@ def _labels(group: Any, name: str, count: int, called: str) -> list[object]:
 
 
 def _refuse_blanks(name: str, called: str) -> None:
-    """Raises `Refused` for a name with surrounding blanks, which could count a client twice."""
+    """Raises `Refused` for a name with blanks around it, by which a client could count twice."""
     if name != name.strip():
         raise Refused(
             f"data: {called} has spaces before or after its name; remove these spaces",

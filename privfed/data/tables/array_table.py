@@ -187,7 +187,10 @@ def _is_pair(passed: Any) -> bool:
 
 
 def is_dataset(passed: Any) -> bool:
-    """Whether `passed` may be a dataset of pairs (x, y): it has items and a length, no shape."""
+    """Whether `passed` may be a dataset of pairs (x, y): it has items and a length, but no shape.
+
+    Lists and mappings are not datasets.
+    """
     indexed = hasattr(passed, "__getitem__") and hasattr(passed, "__len__")
     return indexed and not hasattr(passed, "shape") and not isinstance(passed, list | Mapping)
 
@@ -201,7 +204,7 @@ def _refuse_other_shape(x: np.ndarray, shape: Sequence[int], called: str) -> Non
 
 
 def _gathered(dataset: Any, called: str) -> tuple[Any, Any]:
-    """The pairs of a `torch.utils.data.Dataset`, stacked."""
+    """Returns the stacked x and the stacked y of a dataset. Raises `Refused` for other objects."""
     try:
         examples = [dataset[place] for place in range(len(dataset))]
         x, y = zip(*examples, strict=True) if examples else ((), ())

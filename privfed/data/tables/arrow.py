@@ -20,7 +20,7 @@ def is_dict_of_tables(candidate: Any) -> bool:
 
 
 def settled(table: Any) -> Any:
-    """Returns `table`; a stream that can be read only once is read into memory."""
+    """Returns `table`, or an Arrow table of its rows if it may be a stream to read only once."""
     import pyarrow
 
     if is_table(table) and not (is_pandas(table) or _is_hugging_face(table)):
@@ -36,7 +36,7 @@ def is_table(candidate: Any) -> bool:
 
 
 def table_names(table: Any, called: str) -> list[str]:
-    """The names of the table's columns, as text. Raises `Refused` if `table` is several tables."""
+    """The names of the table's columns, as text. Raises `Refused` for no table, or several."""
     if is_dict_of_tables(table):
         raise Refused(
             f"{called} is a {type(table).__name__} of several tables; pass a single table"

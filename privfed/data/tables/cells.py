@@ -141,7 +141,7 @@ class CellRules:
         return codes
 
     def label_numbers(self, numbers: np.ndarray, called: str) -> np.ndarray:
-        """Returns the labels `numbers` `[N]`. Raises `Refused` for arrays, or an empty label."""
+        """Returns the labels `numbers` `[N]`. Raises `Refused` unless each row has one number."""
         if numbers.ndim != 1:
             raise Refused(
                 f"data: {self.table}: the label {called} has shape {numbers.shape}; expected one "
@@ -185,7 +185,7 @@ class CellRules:
         """The owner `[N]` of each row, a number from 0, and the names of the clients.
 
         Raises:
-          Refused: if a row names no client, or two names could denote one client.
+          Refused: if a row names no client, or a name begins or ends with a blank.
         """
         self._refuse_nameless(
             words,
@@ -200,7 +200,7 @@ class CellRules:
         """The site `[N]` of each row, a number from 0, and the names of the sites, sorted.
 
         Raises:
-          Refused: if a row names no site, or two names could denote one site.
+          Refused: if a row names no site, or a name begins or ends with a blank.
         """
         self._refuse_nameless(
             words,
@@ -213,7 +213,7 @@ class CellRules:
         return recoded(words, {name: n for n, name in enumerate(names)}), tuple(names)
 
     def _refuse_nameless(self, words: Words, column: str, empty: str, holder: str) -> None:
-        """Raises `Refused` for an empty cell of `column`, or a name that is empty or has blanks.
+        """Raises `Refused` if a cell of `column` is or counts as empty, or has blanks around it.
 
         `empty` is the advice in the message for an empty cell, and `holder` the word for a client
         or site.

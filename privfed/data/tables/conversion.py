@@ -23,7 +23,8 @@ def as_numbers(
 ) -> np.ndarray:
     """Converts a column of numbers to float64 `[N]`; empty cells become NaN.
 
-    Raises `Refused` if the column has another type, or a cell is not a number.
+    Booleans become 0 and 1, and texts are parsed. Raises `Refused` if the column has another type,
+    or a text is not a number.
     """
     import pyarrow
     from pyarrow import compute

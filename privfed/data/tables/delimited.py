@@ -45,7 +45,7 @@ class Dialect:
         return frozenset({*MISSING, *self.missing_words})
 
     def with_point(self, number: str) -> str:
-        """Replaces the decimal mark by ".", and other "." by "?", so that they are no number."""
+        """Returns `number` with "." as its decimal mark; if "," is declared, a "." is invalid."""
         return number if self.decimal == "." else number.replace(".", "?").replace(",", ".")
 
 
@@ -230,7 +230,7 @@ def _other_encoding(dialect: Dialect) -> str:
 
 
 def other_delimiter(path: Path, dialect: Dialect) -> str:
-    """Returns a hint with the inferred delimiter, if it differs from the declared one."""
+    """Returns a hint with the inferred delimiter; "" if it is the declared one, or unknown."""
     seems = delimiter_of(path, dialect.encoding)
     if seems is None or seems == dialect.delimiter:
         return ""

@@ -126,7 +126,7 @@ def _mapped(feature: NumberFeature, array: np.ndarray, rules: CellRules) -> tupl
 
 
 def outside_bounds(numbers: Mapping[str, NumberFeature], table: Columns) -> tuple[Outside, ...]:
-    """The fraction and range of the numbers in `table`, for each declaration of bounds."""
+    """For each declaration of bounds, the fraction of numbers outside, and the numbers' range."""
     declared: dict[tuple[str, float, float], list[np.ndarray]] = {}
     for name, feature in numbers.items():
         key = (feature.column, feature.low, feature.high)

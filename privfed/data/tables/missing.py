@@ -15,7 +15,7 @@ from privfed.data.tables.readable import Readable
 def refuse_absent(
     declared: Iterable[tuple[str, str]], names: Sequence[str], table: Readable
 ) -> None:
-    """Raises `Refused` if `names` lacks the column of a (key, column) in `declared`."""
+    """Raises `Refused` if `names` lacks a column of the pairs (key, column) in `declared`."""
     present = {*names}
     for key, name in declared:
         if name not in present:
@@ -69,7 +69,7 @@ def refuse_misplaced(
 
 
 def empty_number(missing: Missing, *names: str) -> float | None:
-    """Replacement of an empty cell in a feature with one of `names`; None if it is refused."""
+    """Replacement of an empty cell, by the first of `names` in `missing`; None if it is refused."""
     if isinstance(missing, Mapping):
         value = next((missing[name] for name in names if name in missing), None)
         return None if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""A site's socket: questions and answers over a Unix socket that only its user may open.
+"""A site's socket: questions and answers over a Unix socket that only the agent's user may open.
 
 A frame is a length in eight bytes, followed by that many bytes. A connection carries one question.
 A peer cannot delay others for long, and cannot end the site by using up its file descriptors. The
@@ -58,7 +58,7 @@ class LocalServer:
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[None]:
-        """Serves until the block ends.
+        """Answers questions until the block ends.
 
         Raises:
           Refused: if the path is too long, or another agent serves at it.
@@ -112,7 +112,7 @@ class LocalServer:
 
 
 def ask(path: Path, question: bytes, seconds: float, most: int = 1 << 30) -> bytes:
-    """Returns the answer of the server at the socket `path`.
+    """Returns the answer of the server at the socket `path` to `question`.
 
     Args:
       path: the socket.
@@ -135,7 +135,7 @@ def ask(path: Path, question: bytes, seconds: float, most: int = 1 << 30) -> byt
 
 
 def _listening(path: Path) -> socket.socket:
-    """Returns a listening socket at `path` that only its user may open. Raises as `serving`."""
+    """Returns a listening socket at `path`, for this user only. Raises as `serving` does."""
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise Refused(
             f"{path} is too long for a socket, by {len(os.fsencode(path)) - _LONGEST_PATH} bytes; "

@@ -96,7 +96,7 @@ class Coordinator:
             self.sleep(_AGAIN)
 
     def sum(self, round: int, number: int, exchange: Exchange, state: PublicState) -> BoundedSum:
-        """Returns the sum over all sites, with their noise. Raises `Aborted` if too few survive."""
+        """Returns the sum over surviving sites, with their noise. Raises `Aborted` for too few."""
         question = Question(round, number, exchange, state)
         facts = self.declaration.run, self.sealing
         session = start_session(self.algorithm_in(round), self.directory, question, *facts)
@@ -133,7 +133,7 @@ class Coordinator:
         return useful
 
     def _declare(self) -> None:
-        """Declares the run to unavailable sites; they answer with the last ledger head seen."""
+        """Declares the run to unavailable sites; each answers with the last ledger head it saw."""
         self._away |= dict.fromkeys(self._left_out(), "it was proved Byzantine in a secure sum")
         informed = self._heads.keys() | self._left_out()
         absent = [site for site in self.directory if site not in informed]
@@ -197,7 +197,7 @@ class Coordinator:
         return None
 
     def _lost(self, site: int, why: str) -> None:
-        """Marks `site` as unavailable; the run must be declared to it before its next sum."""
+        """Marks `site` as unavailable, until the run is declared to it again."""
         self._heads.pop(site, None)
         if self._away.get(site) != why:
             _log.warning("%s: %s", self._name(site), why)

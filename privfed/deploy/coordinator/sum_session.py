@@ -101,7 +101,7 @@ class MaskedSession:
 
 @dataclass
 class PlainSession:
-    """A total of sites' sums, of which the coordinator sees each; they are sealed to `sealing`.
+    """A total of sites' sums. The coordinator sees each sum, which is sealed to its key `sealing`.
 
     Only clients at the sites that sent a sum are in the total. If sites add no noise, one client
     changes the total by at most the mechanism's bound, even if its row is split over several sites.
@@ -116,7 +116,7 @@ class PlainSession:
 
     @property
     def invitation(self) -> bytes:
-        """Empty, since a plain sum needs nothing in addition to the question."""
+        """No bytes, since a plain sum needs nothing in addition to the question."""
         return b""
 
     @property
@@ -137,7 +137,7 @@ class PlainSession:
 
     @property
     def culprits(self) -> tuple[Culprit, ...]:
-        """Empty, since plain sums identify no Byzantine site."""
+        """No sites, since plain sums identify no Byzantine site."""
         return ()
 
     def total(self) -> BoundedSum:

@@ -51,7 +51,7 @@ class SiteTable(Part):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Reads the file at `path`; paths in it are relative to the file.
+        """Reads the declaration at `path`; a relative path in it starts at the file's folder.
 
         Raises:
           Refused: if the file is invalid; the message lists all mistakes.
@@ -73,7 +73,7 @@ class SiteTable(Part):
 
     @property
     def settled(self) -> dict[str, Any]:
-        """Values that replace a run's keys for its table: those of this file, and three fixed ones.
+        """Values that replace a run's keys on its table: five of this file, and three fixed ones.
 
         Numbers beyond the run's bounds are always clipped, even if the run states
         `outside = "refuse"`: a run chooses its bounds, and a refusal would reveal whether any

@@ -225,7 +225,7 @@ class RunReceipts:
         return charges_restated(charged, self.first.assumes, self._party(alone), now)
 
     def _party(self, alone: bool) -> str | None:
-        """Returns `against` of `charges_restated` for this run's events."""
+        """Returns the argument `against` of `charges_restated` for this run's events."""
         if self.first.alone is None:
             return None
         return "others" if alone else "sites"
@@ -253,9 +253,9 @@ class RunReceipts:
             )
 
     def note(self, commits: Commits) -> None:
-        """Records a number of commits, of the last exchange, that exceeds the recorded one.
+        """Records the number of commits of the last exchange, if it exceeds the recorded one.
 
-        Raises `LedgerBroken` for any other.
+        Raises `LedgerBroken` for a smaller or equal number, or another exchange.
         """
         if not self.lines or commits.place != self.last or commits.count <= self.commits:
             raise LedgerBroken("states commits of an earlier state, or of another exchange")

@@ -68,7 +68,8 @@ class Receipts:
         """Reads and verifies the file without changes; ignores an incomplete last line.
 
         Raises:
-          LedgerBroken: if the hash chain is broken, or lines contradict each other.
+          LedgerBroken: if the file cannot be read, its hash chain is broken, or lines contradict
+            each other.
         """
         try:
             links, torn = chain.read(path)
@@ -81,7 +82,7 @@ class Receipts:
 
     @classmethod
     def recover(cls, path: Path) -> Receipts:
-        """Returns the receipts in the file, after it removed an incomplete last line, if any.
+        """Removes an incomplete last line from the file, if there is one, and returns the receipts.
 
         The question of such a line was never answered.
         """
@@ -127,7 +128,7 @@ class Receipts:
     def _joint(self, now: Assumed | None = None) -> Assumed:
         """Returns the joint adversary of all runs and `now`.
 
-        Only parties that all of these trust remain trusted.
+        A party remains trusted only if all of these adversaries leave it trusted.
         """
         each = [*(run.first.assumes for run in self._runs.values()), now]
         known = [assumed for assumed in each if assumed is not None]
@@ -183,7 +184,7 @@ class Receipts:
         return replace(bound, against="sites"), replace(alone, against="others")
 
     def _guarantee(self, delta: float, alone: bool = False) -> Guarantee:
-        """Returns the guarantee of all runs at `delta`; epsilon is infinite if one has none."""
+        """Returns the guarantee of all runs at `delta`; epsilon is infinite if a run has none."""
         try:
             with terms_are_whole():
                 return guarantee(self.spending(alone), delta)
@@ -193,7 +194,7 @@ class Receipts:
             raise LedgerBroken(f"{self.path}: {public_text(error)}") from None
 
     def affords(self, limit: SpendingLimit, receipt: Receipt, rounds: int = 1) -> bool:
-        """Whether the charge of `receipt` stays within `limit`, by the composition of all runs.
+        """Whether all charges and that of `receipt` are within `limit`; true for a charged round.
 
         Args:
           limit: delta, and the largest epsilon against a server that colludes with other sites.

@@ -44,7 +44,7 @@ class PartyStore:
         self._write(self._state, state)
 
     def read(self) -> tuple[bytes, bytes] | None:
-        """Returns the current question and the party's last state; None if there is no state."""
+        """Returns the current question and the party's last state; None if either is missing."""
         if not self._state.exists() or not self._question.exists():
             return None
         return regular.read_bytes(self._question), regular.read_bytes(self._state)
@@ -148,7 +148,7 @@ class LedgerCopy:
 
 @contextlib.contextmanager
 def _owner_only() -> Iterator[None]:
-    """Makes new files readable by their owner only."""
+    """Makes files that the block creates readable by their owner only."""
     mask = os.umask(0o077)
     try:
         yield

@@ -26,7 +26,7 @@ _TYPES = {"float32": torch.float32, "int64": torch.int64}
 
 @dataclass(frozen=True)
 class ExampleForm:
-    """The shapes and types of an example's features and labels."""
+    """The shapes and types of an example's features and labels, and the number of classes."""
 
     x: tuple[int, ...]
     x_type: str
@@ -83,7 +83,7 @@ class Declaration:
 
     @property
     def run(self) -> bytes:
-        """The hash of the ledger's first line, 32 bytes. Raises `BadMessage` if it is invalid."""
+        """The hash of the ledger's first line, 32 bytes. Raises `BadMessage` for a bad line."""
         return bytes.fromhex(self._first["hash"])
 
     @property

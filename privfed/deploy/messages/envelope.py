@@ -40,9 +40,9 @@ class Reply(IntEnum):
     DECLINED = 1
     """The site declines; a fixed word follows (`privfed.deploy.site.policy.Code`)."""
     UNSIGNED = 2
-    """The coordinator did not sign the message, or it belongs to another federation or run."""
+    """The coordinator did not sign the message, or the message belongs to another federation."""
     MALFORMED = 3
-    """The bytes are not a message, or the message is out of order."""
+    """The message is invalid or out of order, its run is not declared, or its sum has ended."""
     FAILED = 4
     """The site failed to compute an answer; its own log states why."""
 
@@ -144,7 +144,7 @@ class Greeter:
 
 
 def greeting(key: SiteKey, hello: bytes) -> bytes:
-    """Returns the body of a site's answer to the greeting `hello`: its public key and signature."""
+    """Returns the answer's body to the greeting `hello`: the site's public key and signature."""
     return key.public.raw + key.sign(_text(hello))
 
 

@@ -48,8 +48,8 @@ class QuestionForm:
 def rehearsed_questions(algorithm: Algorithm, state: TrainingState, round: int) -> list[Question]:
     """Returns the questions of a `round` that begins at `state` and whose releases are zeros.
 
-    The forms of the questions (`Question.form`) depend on public constants only, so every such
-    round has the same forms.
+    The forms of the questions (`Question.form`) depend on public constants only, so every round of
+    this algorithm has the same forms.
     """
     conversation, questions = Conversation(play(algorithm, round, state)), []
     for number, exchange in enumerate(conversation):

@@ -15,7 +15,7 @@ from privfed.run.setup import Setup
 
 @dataclass(frozen=True)
 class Admission:
-    """Charges the questions of one run to a site's receipts, within its current budget.
+    """Charges the questions of one run to a site's receipts, within the site's current budget.
 
     The cost of a round follows from the plan, which every site computes from public facts (rules of
     proof, section 9.6), and never from the coordinator's claims. The coordinator's own ledger must
@@ -108,7 +108,7 @@ class Admission:
         return last is not None and last.question == digest
 
     def _refuse_uncharged(self, question: Question, rounds: int) -> None:
-        """Declines a question if the run has no such exchange, or its round is not charged."""
+        """Declines a question of no exchange of the run, or of a round not charged as planned."""
         exchanges = self.setup.algorithm_in(question.round).exchanges
         if not (1 <= question.round <= rounds and 0 <= question.number < exchanges):
             reason = (

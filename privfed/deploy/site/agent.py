@@ -83,7 +83,7 @@ class Agent:
                 return self._party(envelope.run).step(envelope.body)
 
     def _joined(self, envelope: Envelope) -> RunParty:
-        """Returns the party of the declared run; joins it unless its declaration is unchanged."""
+        """Returns the party of the declared run; joins the run again if its declaration changed."""
         declaration = Declaration.decode(envelope.body)
         if declaration.run != envelope.run:
             raise BadMessage("wrong run", "the declaration and its envelope name different runs")
@@ -105,7 +105,7 @@ class Agent:
 
 
 class _Unsigned(Exception):
-    """A message that the coordinator did not sign, or that belongs to another federation."""
+    """Raised for a message that the coordinator did not sign, or of another federation."""
 
 
 LARGEST = 1 << 30
@@ -149,7 +149,7 @@ def _refuse_open_folder(path: Path) -> None:
 
 
 def agent_of(member: Membership) -> Agent:
-    """Returns the agent of a site; it resumes the runs that were declared last."""
+    """Returns the agent of a site, which resumes the runs that were declared last."""
     federation = member.federation
     return Agent(
         member.key,

@@ -49,7 +49,7 @@ class Membership:
 
     @property
     def number(self) -> int:
-        """The site's number. Raises `Refused` if its key is not in the federation."""
+        """The site's number. Raises `Refused` if the federation does not contain the site's key."""
         name = self.federation.name_of(self.key.public)
         if name is None:
             raise Refused(

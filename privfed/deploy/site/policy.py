@@ -23,7 +23,7 @@ class Code(StrEnum):
     PART = "part"
     """The run names an external part, whose code would run here."""
     PROOF = "proof"
-    """The combination has no proof."""
+    """The run or its file is refused, for example because its combination has no proof."""
     SIMULATION = "simulation"
     PROTOCOL = "protocol"
     MECHANISM = "mechanism"
@@ -36,9 +36,9 @@ class Code(StrEnum):
     PARAMETERS = "parameters"
     RELEASE = "release"
     RUN = "run"
-    """The run has another federation or configuration than at its beginning."""
+    """The run differs from its first round, or from the first line of its ledger."""
     ROUND = "round"
-    """The round, or its exchange, precedes the last one that the site answered."""
+    """The round or exchange does not exist, is not charged, or precedes the last answered one."""
     QUESTION = "question"
     """The site answered another question in the same exchange."""
     LEDGER = "ledger"
@@ -53,7 +53,7 @@ class Code(StrEnum):
 
 @dataclass(frozen=True)
 class Refusal:
-    """A public `code`, and the full `reason` for the site's own log only."""
+    """A public `code`, and the full `reason`, which only the site's own operator may see."""
 
     code: Code
     reason: str
@@ -134,7 +134,7 @@ class Allowances(Part):
     parameters: int = Field(10_000_000, ge=1)
     """The largest number of model parameters."""
     deadline: float = Field(3600.0, gt=0, le=86_400)
-    """Largest `secure.deadline` in seconds; while it trains, the agent answers nothing else."""
+    """Largest `secure.deadline` in seconds. An agent answers nothing else while it trains."""
     releases: Annotated[list[str], _names(RELEASES)] = ["training"]
     simulation: bool = False
     """Whether runs may use seeded noise, sums without cryptography, or measures that are released

@@ -230,7 +230,7 @@ def _objective(request: _Request) -> Reasons:
 
 
 def _model(request: _Request) -> Reasons:
-    """Refuses a model that is too large or not listed, an external one by its file's digest."""
+    """Refuses a model that is too large or not listed; file digests list external models."""
     allowed, name = request.policy.allow.models, request.name("model")
     if name in BUILT_IN["model"]:
         if name not in allowed:

@@ -37,12 +37,12 @@ Work = TypeVar("Work")
 
 
 class Late(Aborted):
-    """The sum was not ready in time, and is not sent."""
+    """Raised if a sum was not ready in time; the sum is not sent."""
 
 
 @dataclass(frozen=True)
 class FixedTime:
-    """Returns data-dependent results `seconds` after the request; 0 means at once."""
+    """Returns data-dependent results a fixed number of `seconds` after the call; 0: at once."""
 
     seconds: float
     blur: float = 0.02

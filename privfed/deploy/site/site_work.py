@@ -153,7 +153,7 @@ class SiteWork:
 
     @cached_property
     def forms(self) -> Mapping[bool, tuple[QuestionForm, ...]]:
-        """The form of each exchange of evaluation rounds (True) and training rounds (False)."""
+        """The forms of a round's exchanges, by whether the round evaluates (True) or trains."""
         forms: dict[bool, tuple[QuestionForm, ...]] = {False: (), True: ()}
         for question in questions_of_each_kind(self.setup):
             forms[self._algorithm(question).evaluates] += (question.form,)

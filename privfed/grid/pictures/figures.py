@@ -45,8 +45,8 @@ simulations only."""
 class Figure(Part):
     """One figure, written to `name`.svg and `name`.png.
 
-    It shows the mean of `measure` over seeds, and never averages over a varied key: each varied key
-    must be `x`, `by`, `panels` or `worst`, or have a single value in `where`.
+    It shows the mean of `measure` over seeds, and never averages over a varied key: each key with
+    several values must be `x`, `by`, `panels` or `worst`, or have a single value in `where`.
     """
 
     name: str = Field(pattern=r"^[\w. -]+$", description="a name for a file")
@@ -77,7 +77,7 @@ class Figure(Part):
     """Axis labels by key."""
 
     def label(self, key: str) -> str:
-        """Returns the label of `key`: as set in `labels`, or else the key with its section."""
+        """Returns the label of `key`: as set in `labels`, or else "section key" in words."""
         return self.labels.get(key, key.replace(".", " ").replace("_", " "))
 
 

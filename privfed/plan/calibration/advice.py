@@ -77,7 +77,7 @@ def _of_release(release: Release | None) -> dict[str, str]:
 
 
 def membership(relation: str, clients: int) -> str:
-    """Returns a text: whether the set of clients may be public under this adjacency relation."""
+    """Describes whether the set of clients may be public under this adjacency relation."""
     if relation == ADD_REMOVE:
         return "the set of clients is secret"
     public = f"the set of clients may be public; there are exactly {clients}"
@@ -172,7 +172,10 @@ _WORK = 20_000_000
 
 
 def uneven(clients: int, size: int) -> tuple[Unavailable, ...]:
-    """Returns the samplers with slots as unavailable, if `size` does not divide `clients`."""
+    """Returns cyclic sampling and allocation as unavailable, if `size` does not divide `clients`.
+
+    Otherwise, nothing is returned as unavailable.
+    """
     if clients % size == 0:
         return ()
     period = max(1, round(clients / size))
@@ -188,8 +191,8 @@ def keys_to_compare(clients: int, size: int, rounds: int) -> Iterator[Keys]:
     """Yields the keys of each alternative, for an expected cohort of `size` among `clients`.
 
     Cyclic sampling and random allocation are included if `size` divides `clients`: a client then
-    takes part once in clients / size rounds. The number of bands for cyclic sampling is clients /
-    size, or smaller if solving for that number over `rounds` would take long.
+    takes part once in clients / size rounds. The number of bands for cyclic sampling is the smaller
+    of clients / size and `rounds`, or less if solving for that number would take long.
     """
     for sampler in ("poisson", "fixed_size"):
         yield {"cohort.sampler": sampler, "cohort.size": size, "privacy.mechanism": "gaussian"}

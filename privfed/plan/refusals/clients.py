@@ -57,7 +57,7 @@ def _clients_that_do_not_return(config: Config) -> Iterator[str]:
 
 
 def _clients_that_are_absent(config: Config) -> Iterator[str]:
-    """Refuses absent clients, whom the server would count as participants."""
+    """Refuses settings in which sampled clients may be absent: the server would count these too."""
     if config.availability.varies or config.client.drop_stragglers or config.cohort.dropout:
         yield (
             f"client.objective = {config.names['objective']!r} assumes that every sampled client "
@@ -252,7 +252,7 @@ def attack_refusals(config: Config) -> Iterator[str]:
 
 
 def _attackers_without_attack(config: Config) -> Iterator[str]:
-    """Refuses an attack without attackers, attackers without attack, and undeclared hooks."""
+    """Refuses an attack without any attacker, attackers without attack, and undeclared hooks."""
     name, attackers = config.names["attack"], config.attackers
     fraction, given = attackers.fraction, "fraction" in attackers.model_fields_set
     acts = config.attack.acts or attackers.false_claims

@@ -123,7 +123,7 @@ def _messages_other_than_updates(choice: _Choice) -> Iterator[str]:
 
 
 def _weights_that_may_be_false(choice: _Choice) -> Iterator[str]:
-    """Refuses weights if a Byzantine-robust rule (`robust`) gives all rows equal weight."""
+    """Refuses unequal weights under a rule that is no plain sum: it gives all rows equal weight."""
     aggregation = choice.config.aggregation
     if not choice.plain and (aggregation.weights == "examples" or aggregation.silo_weights):
         yield (
@@ -193,7 +193,7 @@ def _terms_beyond_the_range(choice: _Choice) -> Iterator[str]:
 
 
 def _too_many_byzantine(choice: _Choice) -> Iterator[str]:
-    """Refuses more expected Byzantine clients than the rule tolerates (`most`)."""
+    """Refuses more Byzantine clients (`aggregation.byzantine`) than the rule tolerates (`most`)."""
     byzantine, size = choice.config.aggregation.byzantine, choice.config.sampler.size
     tolerated = tolerates(choice.rule, size)
     if byzantine > tolerated:

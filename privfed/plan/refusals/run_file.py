@@ -100,7 +100,7 @@ def _untested_canaries(config: Config) -> Iterator[str]:
 
 
 def _charged_in_advance(config: Config) -> Iterator[str]:
-    """Refuses evaluation at sites that share clients: they charge all rounds as training."""
+    """Refuses evaluation at remote sites that share clients: they charge all rounds as training."""
     if config.at_remote_sites and config.data.sites_per_client > 1:
         yield (
             f"data.sites_per_client is {config.data.sites_per_client}, so with data.site_partition "

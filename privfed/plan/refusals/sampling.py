@@ -103,7 +103,7 @@ def _sites_elsewhere(config: Config, canaries: str) -> Iterator[str]:
 
 
 def _full_sums(config: Config, canaries: str) -> Iterator[str]:
-    """Refuses a capacity of secure sums below the number of clients and canaries together."""
+    """Refuses a capacity of secure sums that is too small if all clients and canaries take part."""
     witness, capacity = config.sampler.witness(0, config.data.clients), config.secure.capacity
     all_clients = config.data.clients + config.audit.canaries
     if capacity and not witness.random and not witness.shares_places and capacity < all_clients:
@@ -123,7 +123,10 @@ def _with_attackers(config: Config, canaries: str) -> Iterator[str]:
 
 
 def _not_as_others_train(config: Config, canaries: str) -> Iterator[str]:
-    """Refuses canaries that train if clients have state, own ledgers or rows at several sites."""
+    """Refuses canaries that train if clients have state, own ledgers or rows at several sites.
+
+    They are also refused if the clipping norm is adaptive.
+    """
     instead = 'use audit.kind = "update"'
     if config.keeping:
         yield (

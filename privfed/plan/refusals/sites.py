@@ -163,7 +163,10 @@ def _sites_that_are_none(config: Config) -> Iterator[str]:
 
 
 def _clients_at_several_sites(config: Config) -> Iterator[str]:
-    """Refuses clients with rows at several sites if another part has no proof for them."""
+    """Refuses clients with rows at several sites if another part does not support such clients.
+
+    The other part either has no proof for them, or is not simulated for them.
+    """
     parts, mechanism = config.data.sites_per_client, config.mechanism
     if parts == 1:
         return

@@ -99,7 +99,7 @@ def _named(config: Config) -> str:
 
 
 def _more_than_an_update(config: Config) -> Iterator[str]:
-    """Refuses objectives that send more than one update `[d]` in one exchange."""
+    """Refuses objectives that send more than one update `[d]`, or whose server sums states."""
     if not _sends_an_update(config.objective):
         yield (
             f"{_named(config)} is for messages that are one update, but client.objective = "

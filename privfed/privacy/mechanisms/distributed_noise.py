@@ -67,7 +67,7 @@ class DistributedNoise(NoisedMechanism):
 
     @property
     def honest(self) -> float:
-        """Lower bound on the fraction of the noise added by clients that keep it secret."""
+        """Lower bound on the fraction of the noise that comes from clients that keep it secret."""
         return self._planned_setting().clients.honest
 
     @property

@@ -69,7 +69,7 @@ class Correlated(ABC):
 
 @dataclass(frozen=True)
 class CorrelatedKeys(Keys):
-    """Keys of one round's release, from which the correlated noise `source` gives its row."""
+    """Keys of one round's release, with which `source` computes the round's correlated noise."""
 
     source: Correlated | None = None
     round: int = 0

@@ -227,11 +227,11 @@ class Buffers:
 
 @lru_cache(maxsize=64)
 def optimal_buffers(count: int, rounds: int, separation: int) -> Buffers:
-    """Returns the `count` buffers with the least noise on the prefix sums of a run of `rounds`.
+    """Returns `count` buffers that minimise the noise on the prefix sums of a run of `rounds`.
 
-    Clients' participations are at least `separation` rounds apart. The buffers are never noisier
-    than independent noise (the case of outputs 0). Raises `ValueError` unless the count is in
-    1..`MOST_BUFFERS` and there is at least one round and separation.
+    The minimum is the best of several local searches, and never noisier than independent noise (the
+    case of outputs 0). Clients' participations are at least `separation` rounds apart. Raises
+    `ValueError` unless the count is in 1..`MOST_BUFFERS`, and rounds and separation at least 1.
     """
     if not 1 <= count <= MOST_BUFFERS or rounds < 1 or separation < 1:
         raise ValueError(

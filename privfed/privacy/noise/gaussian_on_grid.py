@@ -162,7 +162,7 @@ def _refuse_scale(scale: float) -> None:
 
 
 def _quickly_shifted(words: Words, scale: float, shift: Reals) -> tuple[Reals, Indices]:
-    """Returns what `_quickly` returns, but for the quantiles minus `shift` `[n]`."""
+    """Returns the results of `_quickly` for quantiles from which `shift` `[n]` is subtracted."""
     value, slack = _scaled_quantiles(words, scale)
     value = _signed(words, value) - shift
     slack += 2.3e-16 * (np.abs(value) + 1.0) * (scale > 0.0)

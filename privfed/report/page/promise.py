@@ -16,6 +16,7 @@ from privfed.report.page.blocks import Block, BulletList, Chapter, Facts, Paragr
 from privfed.report.tables import (
     budget_rows,
     chosen_row,
+    counted,
     disjoint_row,
     party_rows,
     planned_row,
@@ -107,7 +108,9 @@ def quotations(facts: Promised) -> Iterator[str]:
         yield f"Nothing is guaranteed: {why}. Every ε on this page is nominal."
         return
     yield from facts.lost_claims
-    for bound in (facts.audit.guarantee, facts.audit.other, facts.audit.examples):
+    audit = facts.audit
+    further = audit.planned_others if audit.planned else (audit.other, audit.examples)
+    for bound in (audit.planned or audit.guarantee, *further):
         if bound and not (facts.lost_claims and bound.against in COUNTS_ON_OTHERS):
             yield _quotation(bound, facts)
 
@@ -119,11 +122,11 @@ def _quotation(bound: Guarantee, facts: Promised) -> str:
     view = f" against {PARTY_WORDS[bound.against]}" if bound.against else ""
     nominal = "nominally " if facts.nominal else ""
     unit = f"one {_simulated(facts)}{bound.unit} under {bound.relation}"
+    rounds = counted(bound.rounds, "round")
     return (
         f"Training was {nominal}(ε, δ)-differentially private{view} with ε "
-        f"= {ceiling(bound.epsilon)} and δ = {bound.delta:g}, for {unit}, over {bound.rounds} "
-        f"rounds with {bound.sampler} sampling (accountant: {bound.accountant}): "
-        f"{bound.sentence()}."
+        f"= {ceiling(bound.epsilon)} and δ = {bound.delta:g}, for {unit}, over {rounds} with "
+        f"{bound.sampler} sampling (accountant: {bound.accountant}): {bound.sentence()}."
     )
 
 

@@ -36,11 +36,10 @@ class PageFacts:
       record: the files of the run.
       audit: the audit of its ledger.
       rounds: the metrics of each evaluated round.
-      summary: the results of the run; empty if it has not ended.
-      plan: the plan of the run; None if the run's parts are not available.
-      exchange: the forecast of a round; None if the run's parts are not available.
-      power: the statistical power of the run's canaries; None if it has none, or if the run's parts
-        are not available.
+      summary: the results of the run; empty if it has not ended, or was charged since.
+      plan: the plan of the run; None if it cannot be computed (see `_planned`).
+      exchange: the forecast of a round; None without a plan.
+      power: the statistical power of the run's canaries; None if it has none, or without a plan.
     """
 
     record: RunRecord
@@ -58,7 +57,7 @@ class PageFacts:
 
     @property
     def synthetic(self) -> bool:
-        """Whether a partition assigned the examples to clients."""
+        """Whether a partition assigned the examples to clients; False if there is no plan."""
         return bool(self.config and self.config.partition.assigns)
 
     @property
@@ -145,7 +144,8 @@ def _planned(
 ) -> tuple[Plan | None, RoundForecast | None, Power | None]:
     """Returns the run's plan, the forecast of a round, and the power of its canaries.
 
-    No client data are read. All are None if the run's parts are not available.
+    No client data are read. All are None if the run's parts are not available, if there is no
+    checkpoint, or if the plan cannot be solved.
     """
     try:
         config = directory.config.read()

@@ -133,7 +133,10 @@ def write_grid_page(
 
 
 def own_place(run: Path, simulation: bool, name: str = "page") -> Path:
-    """Returns the default path of a run's page `name`; creates its folder if it is missing."""
+    """Returns the default path of a run's page `name`; creates its folder if it is missing.
+
+    Raises `Refused` if the folder is a link.
+    """
     folder = run / ("private" if simulation else "report")
     if folder.is_symlink():
         raise Refused(

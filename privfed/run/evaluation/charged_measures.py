@@ -22,12 +22,13 @@ from privfed.run.setup import Setup
 def over_groups(
     network: Network, params: Tensor, examples: Examples, column: str
 ) -> dict[str, float]:
-    """Returns the first measure for each group of `column`, its worst value, and the gaps.
+    """Returns the loss's first measure on each group of `column`, and differences of groups.
 
-    "accuracy[b]" is the accuracy of group b, "worst_group_accuracy" that of the worst group, and
-    "group_gap_accuracy" its distance from the best. "opportunity_gap", for classes, is the largest
-    difference of a class's recall between two groups: 0 is equality of opportunity (Hardt, Price &
-    Srebro 2016, definition 2.2) for every class. Groups without examples are left out.
+    "accuracy[b]" is the accuracy on group b, "worst_group_accuracy" that on the worst group, and
+    "group_gap_accuracy" the difference of the best and the worst group. "opportunity_gap", for
+    single-label classes, is the largest difference of a class's recall between two groups: 0 is
+    equality of opportunity (Hardt, Price & Srebro 2016, definition 2.2) for every class. Groups
+    without examples are left out.
 
     Args:
       network: the model.
@@ -70,8 +71,8 @@ def over_groups(
 def opportunity_gap(predicted: Indices, labels: Indices, groups: Indices) -> float:
     """The largest difference of a class's recall between two groups, over all classes.
 
-    Arguments have one entry per example `[n]`. A class in fewer than two groups is left out;
-    without any other class the gap is 0.
+    Arguments have one entry per example `[n]`. A class whose examples are all in one group is left
+    out. The gap is 0 if every class is left out.
     """
     gaps = [0.0]
     for label in np.unique(labels):

@@ -19,7 +19,7 @@ _PATIENCE = 3
 
 @dataclass(frozen=True)
 class Divergence:
-    """Counts the last consecutive `evaluations` with a loss above the baseline, not fallen.
+    """Counts the last consecutive `evaluations` whose loss exceeds the baseline and has not fallen.
 
     A loss has not fallen if it is above the `lowest` of the run so far: a model that still improves
     from a bad start does not count. `since` is the round of the first of these evaluations, `loss`
@@ -108,9 +108,9 @@ class Baseline:
 def best_constant(loss: Loss, examples: Examples) -> dict[str, float]:
     """The measures of the best constant prediction on `examples`.
 
-    "loss" is that of the outputs that minimise the loss; the other measures are those of the
-    outputs that are best for the first of these measures. The labels of `examples` are used, so
-    they must be public. Raises `Refused` if a measure is undefined for them.
+    "loss" is the smallest loss of any constant prediction. All other measures are those of one
+    constant prediction, which is best by the loss's first measure. The labels of `examples` are
+    used, so they must be public. Raises `Refused` if a measure is undefined for them.
 
     Args:
       loss: the loss of the run.

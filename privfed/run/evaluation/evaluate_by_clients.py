@@ -53,9 +53,10 @@ _ROUNDED = 1e-9
 
 @dataclass(frozen=True)
 class ClientEvaluation(Encoded):
-    """Clients' measures of the model of the run at `path`, in `round`, and the spending afterwards.
+    """The model's `measures` by clients in `round` of the run at `path`, and the spending after it.
 
-    `alone` is the epsilon of this release only, `epsilon` that of all charges of the run.
+    `confidence` is that of the measures' intervals. `alone` is the epsilon of this release only,
+    `epsilon` that of all charges of the run, both at `delta`.
     """
 
     path: Path
@@ -70,7 +71,7 @@ class ClientEvaluation(Encoded):
     personal: bool = False
     """Whether each client evaluated its personal model instead of the run's."""
     lacks: str = ""
-    """The missing part of the evaluated model, if a part of it stays with each client."""
+    """The part that clients keep, so that the evaluated model lacks it; "" if there is none."""
 
 
 def evaluate_by_clients(
@@ -87,8 +88,8 @@ def evaluate_by_clients(
       The released measures, and the run's spending afterwards.
 
     Raises:
-      Refused: before any charge, if the run has no guarantee, is counted by another run, or the
-        combination has no proof; after the charge, if the sum aborts.
+      Refused: before any charge, if another run counts this run, if this run was interrupted, or if
+        the evaluation has no proof; after the charge, if the sum aborts.
     """
     directory = RunDirectory.open(run)
     with directory.locked():
@@ -116,7 +117,8 @@ def for_one_evaluation(setup: Setup, epsilon: float | None, keys: Mapping[str, A
     if config.chosen:
         raise Refused(
             "private tuning chose this run among several candidates, and the charge for the choice "
-            'covers only its rounds; set evaluation.by = "clients" before tuning'
+            "covers only the rounds that each candidate planned; set evaluation.by = "
+            '"clients" before tuning'
         )
     if setup.plan.other is not None or config.at_remote_sites:
         raise Refused(
@@ -227,13 +229,16 @@ def _end(end: Checkpoint, setup: Setup, directory: RunDirectory, ledger: Ledger)
 
 
 def _raise_budget(setup: Setup, ledger: Ledger, event: Event, directory: RunDirectory) -> None:
-    """If the release exceeds the run's budget, raises the budget, and writes that to the ledger."""
+    """If the release exceeds the run's budget, raises the budget, and writes that to the ledger.
+
+    Raises `Refused` if no epsilon bounds the release together with the earlier charges.
+    """
     privacy, budget = setup.plan.config.privacy, setup.plan.budget
     together = {**ledger.spending, event: ledger.spending.get(event, 0) + 1}
     total = guarantee(together, privacy.delta, privacy.accountant).epsilon
     if total == math.inf and setup.plan.mechanism.private:
         raise Refused(
-            "no epsilon bounds this release together with the run's spent budget; set "
+            "no finite epsilon bounds this release together with the run's earlier charges; set "
             'evaluation.by = "clients" before a run starts'
         )
     if budget is not None and total > budget:
@@ -300,7 +305,7 @@ def _over_others(directory: RunDirectory, run: Path, data: Iterable[str]) -> Con
     if raw["data"] == before:
         raise Refused(
             "--out begins a run of further clients, but their data are missing; name "
-            "them by --data, or --set"
+            "the data by --data, or by --set data.KEY=VALUE"
         )
     others: dict[str, Any] = {"data.holdout": "none", "model.init": str(run)}
     others |= {"privacy.prior": [], "privacy.disjoint": disjoint}

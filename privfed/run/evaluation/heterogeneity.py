@@ -26,7 +26,10 @@ _BATCH_SIZE = 64
 
 
 def measure_clients(trainer: LocalTrainer, params: Tensor) -> dict[str, Any]:
-    """Heterogeneity, dissimilarity, training loss, and the distribution of the first measure."""
+    """Heterogeneity, dissimilarity, training loss, and the distribution of scores over clients.
+
+    Returns no values if no client has examples.
+    """
     federation = trainer.federation
     every = np.arange(federation.clients)
     holders = every[federation.sizes(every) > 0]
@@ -79,7 +82,10 @@ def client_scores(
 
 
 def distribution(scores: np.ndarray, lower_is_better: bool = False) -> dict[str, float]:
-    """Mean, mean of the worst tenth, worst and variance of `scores` `[n]`, equally weighted."""
+    """The mean, worst and variance of `scores` `[n]`, and the mean of the worst tenth.
+
+    Scores have equal weights. The tenth is rounded down to an integer, but at least 1.
+    """
     ordered = np.sort(scores)[:: -1 if lower_is_better else 1]
     worst = ordered[: max(len(ordered) // 10, 1)]
     return {

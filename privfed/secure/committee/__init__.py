@@ -1,10 +1,10 @@
 """Sums that a small committee opens: client, server, and messages between them.
 
 Clients agree on keys once in a run, each client sends one message per round, and decryptors open
-the masks, as in Flamingo (Ma et al. 2023, sections 4 and 5). The graph is complete. Unlike there,
-the committee is part of the round's cohort and large enough that all colluders may be members. The
-committee holds no key: each client deals to it shares of the secrets that remove the client's own
-masks.
+the masks, as in Flamingo (Ma et al. 2023, sections 4 and 5). The graph is complete. Unlike in
+Flamingo, the committee is part of the round's cohort and large enough that all colluders may be
+members. The committee holds no key: each client deals to it shares of the secrets that remove the
+client's own masks.
 
 *A round.* The server calls n clients; A is the hash of the call. Client u signs and sends
 
@@ -60,16 +60,16 @@ The proof does not depend on how the committee was chosen: all k may be members.
 hidden by r_uv alone, as in Flamingo and in masked sums. Masked sums erase the keys of a session
 when it ends. Here a client erases its private key when the run begins, and s_uv of an exchange
 before it sends anything in it (`Keyring`). A party that then steals all clients' state cannot
-invert the hash, and rows that both ends of a pair have sent stay hidden. A member holds, until it
-votes, the keys with which it unseals its shares. A party that steals a client's keys reads its rows
-of all later exchanges of the run, and the shares dealt to it as a member: the client counts as
+invert the hash, and the rows of two clients that have both sent stay hidden. A member holds, until
+it votes, the keys with which it unseals its shares. A party that steals a client's keys reads its
+rows of all later exchanges of the run, and the shares dealt to it as a member: the client counts as
 colluding with the server from then on. Masked sums, whose keys are fresh, recover with the next
 session. (Assumption on cards: a client draws key pair and nonce afresh for each card, and creates
 one key ring with them.)
 
-*A client that crashes* resumes from the last state of its ring, and sends for no exchange twice. A
-client that restores an older state may send twice, and other clients must count it as colluding
-with the server.
+*A client that crashes* resumes from the last state of its key ring, and sends for no exchange
+twice. A client that restores an older state may send twice, and other clients must count it as
+colluding with the server.
 
 *Spoiled sums.* A share that does not match its dealer's commitment is left out, and the member that
 revealed it is identified. A client whose shares do not reconstruct a seed that it committed to is

@@ -66,9 +66,9 @@ _resuming = functools.lru_cache(maxsize=4)(simulated_keys)
 
 
 def run_of(clients: tuple[int, ...], round: int, exchange: int) -> SimulatedRun:
-    """Returns the keys that `clients` used in their earlier exchanges; new keys if there are none.
+    """Returns the stored keys of `clients`, if they are one of the last four cohorts, or new keys.
 
-    Keys are also new if `exchange` of `round`, or a later exchange, has used the earlier ones.
+    Keys are also new if the stored keys were used in `exchange` of `round` or in a later exchange.
     """
     run = _resuming(clients)
     if any(ring.next > (round, exchange) for ring in run.rings.values()):

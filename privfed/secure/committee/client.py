@@ -49,12 +49,13 @@ _ENDED = 3
 class CommitteeClient:
     """Answers a call; a member of the committee then also answers an inbox and the ballots.
 
-    The client raises `BadMessage` for a message that it does not answer, and afterwards answers no
-    message of this sum.
+    The client raises `Aborted`, usually as `BadMessage`, for a message that it refuses, and
+    afterwards answers no message of this sum.
 
     Args:
       identity: the client's long-term signing key.
-      ring: its key ring: secrets of the run, agreed on with the keys in the book of `terms`.
+      ring: the client's key ring: its secrets of the run, agreed on with the keys in the book of
+        `terms`.
       terms: the sum that it expects.
       row: returns the encoded row [length]; called once, at the time of masking, after `ring` has
         stored that the secrets of this exchange are used.
@@ -180,7 +181,7 @@ class CommitteeClient:
         return levels[-1][0]
 
     def _open(self, ballots: Ballots) -> Disclosure:
-        """Returns this member's numbers for survivors' fresh seeds, and for pairs with dropouts."""
+        """Returns the opening: numbers for survivors' fresh seeds and their pairs with dropouts."""
         self._check_votes(ballots.votes)
         shares = []
         for client, (column, levels) in sorted(self._drawn.items()):
@@ -202,5 +203,5 @@ class CommitteeClient:
             if not vote.cast_by(self._terms.book.identities.get(vote.member, b""), text):
                 raise BadMessage(
                     "inconsistent",
-                    "a member's vote is not signed for the survivors that this member voted for",
+                    "a vote is not signed for the survivors that this client voted for",
                 )

@@ -2,10 +2,10 @@
 
 A client's secrets are, in order, the fresh seed of its self-mask, and the seeds of its pairs with
 all others of the roster. Each is shared by a polynomial of degree T - 1 (Shamir 1979). Member j
-receives one key, from which it draws a number p_j for each secret. Members 1 to T - 1 have p_j as
-their share: these and the secret determine the polynomial f. For the other members the server
-receives f(j) - p_j, which reveals nothing without p_j. (Shares from keys: Cramer, Damgard & Ishai
-2005.)
+receives one key, from which it derives ("draws") a number p_j for each secret. Members 1 to T - 1
+have p_j as their share: these and the secret determine the polynomial f. For the other members the
+server receives f(j) - p_j, which reveals nothing without p_j. (Shares from keys: Cramer, Damgard &
+Ishai 2005.)
 
 By hashes of 16 bytes the server verifies each number and each secret when it is opened. A wrong
 number is left out, and the member that opened it is identified. A client whose shares do not
@@ -26,14 +26,14 @@ from privfed.secure.masked.shamir import LENGTH, PRIME
 from privfed.secure.primitives import KEY
 
 DIGEST = 16
-"""Bytes of a hash: 128-bit security, except against its author (who gains nothing)."""
+"""Bytes of a hash. A second input takes 2^128 trials; a collision fewer, which gains nothing."""
 
 Tree = tuple[tuple[bytes, ...], ...]
 """The hashes of all levels: first the leaves, padded to a power of two, and last the root."""
 
 
 def tree(leaves: Iterable[bytes]) -> Tree:
-    """Returns the hash tree over `leaves` of `DIGEST` bytes, with zeros up to a power of two."""
+    """Returns the hash tree over `leaves` of `DIGEST` bytes, padded to a power of two by zeros."""
     level = list(leaves)
     level += [bytes(DIGEST)] * ((1 << (len(level) - 1).bit_length()) - len(level))
     levels = [tuple(level)]
@@ -44,7 +44,7 @@ def tree(leaves: Iterable[bytes]) -> Tree:
 
 
 def proof(levels: Tree, numbers: Iterable[int]) -> bytes:
-    """Returns the sibling hashes on the paths from the leaves `numbers` to the root, by level."""
+    """Returns, by level, the hashes needed to compute the root from the leaves at `numbers`."""
     places, needed = set(numbers), []
     for level in levels[:-1]:
         needed += [level[at ^ 1] for at in sorted(places) if at ^ 1 not in places]
@@ -75,8 +75,8 @@ def _node(left: bytes, right: bytes) -> bytes:
 class Dealt:
     """A client's dealing, except the sealed keys: all of it is for the server.
 
-    `roots` are those of the hash trees of members' numbers. `corrections` are for members T to c,
-    for each secret in order. `secrets` are commitments to the secrets.
+    `roots` are those of the hash trees of members' numbers. `corrections` are, for each secret in
+    order, one for each member from T to c. `secrets` are commitments to the secrets.
     """
 
     roots: bytes
@@ -93,7 +93,7 @@ class Dealt:
 def deal_secrets(
     agreed: bytes, dealer: int, secrets: tuple[bytes, ...], keys: tuple[bytes, ...], threshold: int
 ) -> Dealt:
-    """Returns the dealing of `secrets` to members with `keys`; any `threshold` restore a secret."""
+    """Returns the dealing of `secrets` to members with `keys`; `threshold` members restore each."""
     count, members = len(secrets), len(keys)
     columns = [member_numbers(key, count) for key in keys]
     corrections, commitments = [], []

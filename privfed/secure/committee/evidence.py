@@ -1,4 +1,4 @@
-"""Proofs that a client of a committee's sum deviated, by its own signatures; any party can verify.
+"""Proofs, from its own signatures, that a client of a committee's sum deviated, for any party.
 
 Whatever the server and other clients send, there is no proof against an honest client, unless its
 signature is forged or a second input is found for one of its 128-bit hashes. There are two proofs:
@@ -38,7 +38,7 @@ from privfed.secure.summation import Aborted, Culprit, Reason
 
 @dataclass(frozen=True)
 class Seats:
-    """The committee of a call: its `members` in order, with the keys in `identities`."""
+    """The committee of a call: its `members` in order; `identities` has their signing keys."""
 
     openings: Openings
     members: tuple[int, ...]
@@ -89,11 +89,11 @@ class WrongOpening:
 
 @dataclass(frozen=True)
 class UnusableDealing:
-    """Proof that the numbers that a client sent to members do not reconstruct its secrets.
+    """Proof that the numbers that a client dealt to members do not reconstruct its secrets.
 
-    `texts` holds each member's opened numbers and their proof, by the member's number from 1. The
-    numbers belong to the hash trees whose roots the client signed in `dealing`, but do not yield
-    the secrets that the client committed to.
+    `texts` are pairs: a member's place in the committee (from 1), and its opened numbers with the
+    proof of their hash tree. The numbers belong to the hash trees whose roots the client signed in
+    `dealing`, but do not yield the secrets that the client committed to.
     """
 
     dealing: SignedDealing
@@ -169,7 +169,7 @@ def proves_violation(culprit: Culprit, terms: RoundTerms) -> bool:
 
 
 def _seats(call: Call, survivors: tuple[int, ...], terms: RoundTerms) -> Seats:
-    """Returns the committee of a `call`. Raises `Aborted` if the call belongs to another run."""
+    """Returns the committee of a `call`. Raises `Aborted` for another run or bad survivors."""
     of = replace(terms, round=call.round, exchange=call.exchange, model_hash=call.model_hash)
     of.require(call)
     require_survivors(survivors, call.clients)

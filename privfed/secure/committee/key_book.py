@@ -45,7 +45,7 @@ def mask_key(agreed: bytes, seed: bytes) -> bytes:
 
 
 def sealing_key(agreed: bytes, secret: bytes, sender: int, receiver: int) -> bytes:
-    """Returns the key that encrypts a member's key; it is used once per roster and direction."""
+    """Returns the key that encrypts what `sender` deals to the member `receiver` under a roster."""
     return derive(secret, agreed, b"committee seal" + _between(sender, receiver))
 
 
@@ -92,7 +92,8 @@ class KeyBook:
 
         Raises:
           BadMessage: if a card belongs to an unknown client or to another run, lacks a valid
-            signature, or has a key of another card or of low order, which allows no agreement.
+            signature, has a key or nonce of the wrong length, or has a key of another card or of
+            low order, which allows no agreement.
         """
         if self.cards.keys() - self.identities.keys():
             raise BadMessage("unknown client", "the book holds the key card of an unknown client")

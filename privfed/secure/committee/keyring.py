@@ -74,10 +74,11 @@ class Keyring:
 
     The book must be checked beforehand. The ring does not keep the private key. The attribute
     `book` is the book's hash, `next` the first exchange (round, number) with available secrets.
-    `store` receives `to_bytes`.
+    `store` receives the result of `to_bytes` when the ring is created, and before `take` returns
+    secrets.
 
     Raises:
-      BadMessage: if the book holds another card for this client.
+      BadMessage: if the book lacks `card`, or `card` has another key than `pair`.
     """
 
     def __init__(

@@ -140,7 +140,7 @@ class Contribution(ClientMessage):
 
 @dataclass(frozen=True)
 class MemberInbox(WireMessage):
-    """Server to a member: the survivors in order, each with its key encrypted for the member."""
+    """Server to a member: the survivors in order, each with the key it sealed for the member."""
 
     context: bytes
     sealed: tuple[tuple[int, bytes], ...]

@@ -102,7 +102,7 @@ class Openings:
     def remove(
         self, masks: Expander, total: Words, client: int, seeds: Mapping[int, bytes]
     ) -> None:
-        """Removes a survivor's opened masks from the `total` `[length]`."""
+        """Removes a survivor's opened masks from `total` `[length]` in place."""
         for other, seed in seeds.items():
             masks.apply(total, mask_key(self.agreed, seed), subtract=other <= client)
 

@@ -1,9 +1,10 @@
 """The size of a committee, and its thresholds, from public constants.
 
 Of a roster of n clients at most k collude with the server, and all k may be members of the
-committee. So nothing depends on how the committee was drawn, or on when members were corrupted. Of
-its c members, T = max(floor((c + k) / 2) + 1, k + 2) open a sum. c is the smallest number, from
-the configured one on, for which T members survive if no more than the permitted fraction drops out.
+committee. So the guarantee does not depend on how the committee was drawn, or on when members were
+corrupted. Of its c members, T = max(floor((c + k) / 2) + 1, k + 2) open a sum. c is the smallest
+number, from the configured one on, for which T members survive if no more than the permitted
+fraction drops out; otherwise n.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Committee:
       members: clients in the committee.
       threshold: number of members that open a sum together.
       survivors: smallest number of rows of a sum.
-      corrupt: largest number of clients, members or not, that collude with the server.
+      corrupt: largest number of clients, members or not, that may collude with the server.
     """
 
     clients: int

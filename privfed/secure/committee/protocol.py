@@ -69,11 +69,11 @@ class CommitteeSums(SecureProtocol):
         return CommitteePolicy(self.threshold, self.colluders, self.committee, size)
 
     def least_cohort(self, limits: Limits) -> int:
-        """Returns the smallest cohort: as configured, and at least two honest clients."""
+        """Returns the smallest cohort: as configured, and at least two more than may collude."""
         return max(super().least_cohort(limits), self.policy(limits.size).corrupt(0) + 2)
 
     def fewest(self, limits: Limits) -> int:
-        """Returns the fewest survivors: `threshold` * `least_cohort`, or more to hide rows."""
+        """Returns the fewest survivors: at least `threshold` * `least_cohort` and colluders + 2."""
         least_cohort = self.least_cohort(limits)
         stay = math.ceil(self.threshold * least_cohort - _EXACT)
         return max(super().fewest(limits), stay, self.policy(limits.size).corrupt(0) + 2)
@@ -122,7 +122,7 @@ class CommitteeSums(SecureProtocol):
     def operations(self, codec: Codec, clients: int, layers: int = 0) -> Operations:
         """Returns the number of operations of a sum, without key agreement.
 
-        The client and the member each hash every number of the member.
+        Each number of a member is hashed twice: by the client that deals it, and by the member.
         """
         members, threshold = self._members(clients)
         row = Expander(codec.length, codec.bits)

@@ -104,7 +104,7 @@ class CommitteeServer:
     def _contributed(self, message: Contribution) -> None:
         fits = message.dealt.fits(len(self.call.clients), self._committee)
         if len(message.sealed) != self._committee.members or not fits:
-            raise BadMessage("wrong shares", "some shares are for clients outside the committee")
+            raise BadMessage("wrong shares", "the dealing does not fit the roster or the committee")
         if len(message.words) != self._masks.size:
             raise BadMessage("wrong length", "the masked row has another length than the session's")
         if not self._masks.add(self._sum, message.words):
@@ -131,7 +131,7 @@ class CommitteeServer:
         if not vote.cast_by(self._terms.book.identities[message.sender], text):
             raise BadMessage("inconsistent", "the vote is for other survivors than the server's")
         if len(message.roots) != len(self._survivors):
-            raise BadMessage("wrong shares", "the ballot has roots of clients that did not survive")
+            raise BadMessage("wrong shares", "the ballot does not have one root for each survivor")
         self._ballots[message.sender] = message
 
     def _consistency(self) -> Mapping[int, Ballots]:
@@ -163,7 +163,7 @@ class CommitteeServer:
             )
 
     def _good(self, member: int) -> set[int]:
-        """Returns the clients whose shares the member can use and that match their commitments."""
+        """Returns the clients whose shares the member could read and that match the commitments."""
         place = self._place(member)
         pairs = zip(self._survivors, self._ballots[member].roots, strict=True)
         return {who for who, root in pairs if root == self._root(who, place)}

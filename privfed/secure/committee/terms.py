@@ -41,11 +41,11 @@ class RoundTerms:
         return Call(self.round, self.exchange, self.model_hash, *shape, agreed, clients)
 
     def require(self, call: Call) -> None:
-        """Raises `BadMessage` if `call` is for another sum or another configuration."""
+        """Raises `BadMessage` for a bad roster, or a `call` of another sum or configuration."""
         expected = self.call(call.clients)
         for name in ("round", "exchange", "model_hash", "bits", "length"):
             if getattr(call, name) != getattr(expected, name):
-                raise BadMessage(f"wrong {name}", "the call is to another sum than this client's")
+                raise BadMessage(f"wrong {name}", "the call is for another sum than this client's")
         if call.agreement != expected.agreement:
             raise BadMessage(
                 "wrong agreement",

@@ -24,7 +24,7 @@ SIZE = COUNT.size
 HEADER = _START + KEY + NUMBER.size + SIZE + SIGNATURE
 """Bytes of a row or a total without its ciphertexts and their sizes."""
 OPENING = _START + 4 * NUMBER.size + 5 * SIZE + 3 * KEY + len("ckks") + SIGNATURE
-"""Bytes of an opening without its public key, with hashes of 32 bytes."""
+"""Bytes of a CKKS opening with hashes of 32 bytes, without its public key; one less for BFV."""
 
 
 @dataclass(frozen=True)

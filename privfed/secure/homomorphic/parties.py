@@ -1,4 +1,4 @@
-"""The three parties of a homomorphic sum. Each verifies a message's signature before using it.
+"""The three parties of a homomorphic sum. Each verifies the signature of a message before its use.
 
 They know each other's long-term keys (`PartyDirectory`) and their configuration (`Terms`)
 beforehand, from another source than the messages.
@@ -158,8 +158,8 @@ class Terms:
 class KeyHolder:
     """Creates a session's keys and opens the total; only the key holder has the secret key.
 
-    `identity` is its long-term key. It opens the total that the server signed, and cannot verify
-    that the total contains all rows that the server received.
+    `identity` is the key holder's long-term key. The key holder opens the total that the server
+    signed. It cannot verify that the total contains all rows that the server received.
     """
 
     def __init__(self, terms: Terms, identity: Ed25519PrivateKey) -> None:
@@ -208,7 +208,7 @@ class KeyHolder:
             raise BadMessage("no ciphertext", "the total cannot be decrypted") from error
         most = total.number * terms.largest
         if summed.min() < -most or summed.max() > most:
-            raise Aborted("a sum is larger than its rows can be; its limits were exceeded")
+            raise Aborted("a sum is larger than its rows permit; their limits were exceeded")
         return summed, total.number
 
 
@@ -289,7 +289,7 @@ class SummingServer:
         return row
 
     def _unseen(self, ciphertexts: list[Any]) -> set[bytes]:
-        """Returns the hashes of ciphertexts that are new in this session, in any encoding.
+        """Returns the hashes of `ciphertexts`. Raises `BadMessage` if the session had one already.
 
         The hashes cover SEAL's ciphertext alone, re-serialised: only these numbers are summed.
         """

@@ -140,7 +140,7 @@ class _Homomorphic(SecureProtocol):
         )
 
     def refuse_codec(self, codec: Codec, limits: Limits) -> None:
-        """Refuses a codec whose sums may wrap: they must stay below half the plaintext modulus."""
+        """Refuses a codec whose sums may reach the scheme's `room`: larger sums would be wrong."""
         if limits.most_rows * codec.largest >= self.scheme.room:
             raise Refused(
                 f"sums of {limits.most_rows} rows with numbers up to {codec.largest} exceed "

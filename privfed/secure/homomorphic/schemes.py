@@ -1,6 +1,6 @@
 """BFV and CKKS: an interface to TenSEAL in integers and bytes.
 
-The number of rows that a sum can hold follows from both schemes' parameters and its noise.
+The largest number of rows of a sum follows from a scheme's parameters and the sum's noise.
 
 BFV and CKKS both work in the ring of degree N = 4096, with ciphertexts modulo a prime q of 54 bits
 and public keys modulo 109 bits, the most that leaves 128 bits of security at that degree with
@@ -106,7 +106,7 @@ _SCALE = struct.Struct("<Bd")
 
 @dataclass(frozen=True)
 class Scheme(ABC):
-    """Encrypts blocks of up to `slots` integers, with sums below 2^(`bits` - 1) in absolute value.
+    """Encrypts blocks of up to `slots` integers whose sums are below `room` in absolute value.
 
     Keys and ciphertexts are TenSEAL's; a ciphertext keeps a reference to the key it was read for.
     """
@@ -141,12 +141,12 @@ class Scheme(ABC):
 
     @abstractmethod
     def decrypt(self, ciphertext: Any) -> Integers:
-        """Returns the numbers of one block. Raises `Aborted` if they exceed the limits of a sum."""
+        """Returns the integers of one block. CKKS raises `Aborted` for other decrypted numbers."""
 
     @property
     @abstractmethod
     def most_rows(self) -> int:
-        """The largest number of rows of an exact sum, except with probability 1e-20 per number."""
+        """Number of rows up to which sums are exact, except with probability 1e-20 per number."""
 
     @abstractmethod
     def _load(self, key: Any, data: bytes) -> Any: ...
@@ -178,9 +178,9 @@ class Scheme(ABC):
         if len(parts) != 1 or vector.size() != size:
             raise BadMessage("wrong length", f"a ciphertext is not of {size} numbers")
         if parts[0].size() != 2 or parts[0].is_transparent() or parts[0].scale != self.scale:
-            raise BadMessage("no ciphertext", "one of another form than this scheme's")
+            raise BadMessage("no ciphertext", "the ciphertext has another form than this scheme's")
         if parts[0].is_ntt_form() != self.transformed:
-            raise BadMessage("no ciphertext", "one of another form than this scheme's")
+            raise BadMessage("no ciphertext", "the ciphertext has another form than this scheme's")
         self.content(data, size)
         return vector
 

@@ -38,10 +38,10 @@ class MaskingClient(ClientMemory):
     """Answers invitation, roster, inbox, survivors and votes, in this order.
 
     The client does not unmask a sum of fewer survivors than `limits` allow; it counts only clients
-    whose shares it could open. It refuses a server with another configuration. It raises
-    `BadMessage` for a message that it does not answer, and then answers nothing more. The caller
-    must let a client take part in only one session per exchange of a round, since the difference of
-    two opened sums could reveal a row.
+    whose shares it could open. It refuses a server with another configuration. It raises `Aborted`,
+    usually as `BadMessage`, for a message that it refuses, and then answers nothing more. The
+    caller must let a client take part in only one session per exchange of a round, since the
+    difference of two opened sums could reveal a row.
 
     `to_bytes` returns the state from which the client resumes in another process (`from_bytes`). A
     party that may crash answers only through `privfed.secure.masked.committed_party`, which stores
@@ -211,7 +211,7 @@ class MaskingClient(ClientMemory):
         return Attestation(self.me, left_out, self._identity.sign(text))
 
     def _counted(self, clients: Collection[int]) -> int:
-        """Returns the number of `clients`, except neighbours with shares that it could not open."""
+        """Returns the number of `clients`, less neighbours whose shares could not be opened."""
         return len(set(clients) - (self._keys.keys() - self._held.keys()))
 
     def _require_enough(self, clients: Collection[int], who: str) -> None:
@@ -306,7 +306,7 @@ class MaskingClient(ClientMemory):
         return Unmask(self._context, self.me, seeds, keys, layers, self._acknowledged)
 
     def _too_much(self, gone: int) -> OpenLayers:
-        """Returns, per neighbour, a share of its first layer to be removed with `gone` dropouts."""
+        """Returns, per survivor, a share of its first layer to be removed with `gone` dropouts."""
         if not self._noise:
             return ()
         keeping = self._noise.layers.keeping(self._expected_parties, gone, self._survivors.clients)

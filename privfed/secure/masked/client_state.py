@@ -35,7 +35,7 @@ _Kind = TypeVar("_Kind", Roster, Survivors)
 
 
 class BadState(Broken):
-    """The client cannot resume from its state; `fault` names the reason."""
+    """Raised if a client cannot resume from its stored state; `fault` names the reason."""
 
     def __init__(self, fault: str, detail: str) -> None:
         super().__init__(
@@ -83,10 +83,10 @@ class PartyState:
     Attributes:
       secrets: nonce, seed of the self-mask, private keys of channels and masks (steps 1 and 2).
       layers: seeds of the layers of noise (step 2).
-      roster: the agreed roster (from step 2 on).
-      held: shares of other clients' secrets, by client (from step 2 on).
-      shared: clients that sent shares (from step 2 on).
-      acknowledged: hash of the hashes of these shares (steps 3 and 4).
+      roster: the agreed roster (steps 2 to 4).
+      held: the client's shares of secrets, by the secrets' owner (steps 2 to 4).
+      shared: clients that sent shares (steps 3 and 4).
+      acknowledged: hash of the hashes of all shares that the client received (steps 3 and 4).
       survivors: the survivors that the client voted for (step 4).
     """
 
@@ -138,7 +138,7 @@ class StateReader:
         self._terms, self.me = self._reader.take(KEY), self._reader.number()
 
     def state(self, terms: PartyTerms) -> PartyState:
-        """Returns the state of a client with these `terms`."""
+        """Returns the state of a client with these `terms`. Raises `BadState`."""
         if self._terms != terms.digest:
             raise BadState(
                 "foreign",

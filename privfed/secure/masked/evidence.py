@@ -223,7 +223,7 @@ class Blame:
             )
 
     def count(self, complaints: Iterable[tuple[int, ...]]) -> None:
-        """Adds clients about which more than `corrupt` holders complain, one tuple per holder."""
+        """Adds clients in more than `corrupt` of the `complaints`, each a tuple by one holder."""
         session = (self.invitation.round, self.invitation.exchange)
         for client, count in Counter(who for each in complaints for who in each).items():
             if count > self.corrupt:

@@ -1,11 +1,11 @@
 """Mask graphs and thresholds, which every party computes from public constants.
 
 *Complete graph* (Bonawitz et al. 2017): each client shares its secrets with all clients, including
-itself. t = ceil(threshold n) clients, or two more than may collude, reconstruct the secrets. A
-server that follows the protocol learns only the sum. A malicious server, which reports a client as
-surviving to some and as dropped out to others, needs t shares of both kinds. It obtains n + n_C
-shares, from n clients that reveal one kind each and n_C colluders that reveal both. So it learns
-nothing if 2 t > n + n_C.
+itself. t of them reconstruct the secrets: at least threshold n, and at least two more than may
+collude (`Policy.least_threshold`). A server that follows the protocol learns only the sum. A
+malicious server, which reports a client as surviving to some and as dropped out to others, needs t
+shares of both kinds. It obtains n + n_C shares, from n clients that reveal one kind each and n_C
+colluders that reveal both. So it learns nothing if 2 t > n + n_C.
 
 *Sparse graph*, for a server that follows the protocol: `privfed.secure.masked.circle`.
 
@@ -105,7 +105,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class RandomGraph(Graph):
-    """A graph of independent edges, drawn by the roster's hash; `degree` is the average.
+    """A graph of independent edges, which the roster's hash determines; `degree` is the average.
 
     Up to `isolated` voters are in no sum, so `survivors` is the guaranteed number plus `isolated`.
     """

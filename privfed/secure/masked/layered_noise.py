@@ -1,4 +1,4 @@
-"""A client's noise in layers, each from a seed that its holders can reveal to the server."""
+"""A client's noise in layers, whose seeds the holders of shares can reveal to the server."""
 
 from __future__ import annotations
 

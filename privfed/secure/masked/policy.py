@@ -19,7 +19,7 @@ from privfed.secure.summation import Aborted
 
 
 def least_threshold(sites: int, colluders: int, threat: Literal["curious", "malicious"]) -> int:
-    """Returns the least number t of shares that may open a secret.
+    """Returns the smallest permitted number t of shares that open a secret.
 
     t > k and, if `threat` is "malicious", 2 t > n + k, for n `sites` and k `colluders`.
     """
@@ -74,7 +74,7 @@ class SitePolicy:
 
 
 COMPLETE = 200
-"""The largest number of clients with which the graph is always complete."""
+"""The largest number of clients with a complete graph, unless `neighbours` is set."""
 _EXACT = 1e-9
 """A tolerance that compensates rounding errors before floor and ceil."""
 
@@ -108,7 +108,7 @@ class Policy:
         return max(2, self.admitted or math.ceil(self.threshold * self.size - _EXACT))
 
     def counted_of(self, clients: int) -> int:
-        """Returns the number of parties expected for a roster of `clients`: all of these."""
+        """Returns the number of parties expected for a roster of `clients`: all its clients."""
         return clients
 
     def corrupt(self, clients: int) -> int:

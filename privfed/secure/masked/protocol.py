@@ -37,9 +37,9 @@ class MaskedSums(SecureProtocol):
     """Masked sums (SecAgg, SecAgg+): the server learns only the sum over surviving clients.
 
     Clients add masks that cancel in the sum. Masks of dropouts are removed with secrets that the
-    other clients hold in shares. The graph is complete up to 200 clients. Above, it is the sparse
-    graph of SecAgg+ for a server that follows the protocol, and a random graph for a malicious
-    server.
+    other clients hold in shares. The graph is complete up to 200 clients, unless `neighbours` is
+    set. Above, it is the sparse graph of SecAgg+ for a server that follows the protocol, and a
+    random graph for a malicious server, if these need fewer edges.
 
     *Trust*: up to a fraction `colluders` of a cohort may collude with the server; if the server is
     malicious, of any cohort that it can assemble (proved in `privfed.secure.masked`).
@@ -106,7 +106,7 @@ class MaskedSums(SecureProtocol):
         return whole_sites(self.colluders, sites)
 
     def least_sites(self, sites: int) -> int:
-        """Returns the smallest number of surviving `sites`: as configured, or more if needed."""
+        """Returns the fewest surviving `sites`: `threshold` * `sites`, or more for secrecy."""
         least = least_threshold(sites, self.colluding_sites(sites), self.threat)
         return max(least, math.ceil(self.threshold * sites - 1e-9), FEWEST)
 
@@ -114,14 +114,14 @@ class MaskedSums(SecureProtocol):
         return max(super().least_cohort(limits), self.within(limits).smallest)
 
     def least_admitted(self, limits: Limits) -> int:
-        """Returns the smallest value of `Limits.admitted`, unless configured: colluders + 2."""
+        """Returns the `least_cohort` if `admitted` is set; otherwise at least colluders + 2."""
         return self.least_cohort(limits) if self.admitted else self._needed(limits)
 
     def _needed(self, limits: Limits) -> int:
         return max(super().least_cohort(limits), self.policy(limits.size).corrupt(0) + 2)
 
     def fewest(self, limits: Limits) -> int:
-        """Returns the fewest survivors: at least `threshold` of the clients that share keys."""
+        """Returns the fewest survivors: `minimum` sites, or at least threshold * least_cohort."""
         if limits.sites:
             return limits.minimum
         stay = math.ceil(self.threshold * self.least_cohort(limits) - 1e-9)
@@ -149,7 +149,7 @@ class MaskedSums(SecureProtocol):
 
         If n clients share keys on the complete graph, t shares open a secret, and the secret's
         owner holds one. So t - 2 colluders open none. Against a malicious server, 2 t > n + k is
-        needed, too. Other graphs are drawn for the configured `colluders` and are not re-examined.
+        needed, too. If some graphs may be incomplete, the result is the configured `colluders`.
         """
         if limits.sites:
             shares = self.least_sites(limits.sites)

@@ -29,7 +29,7 @@ from privfed.secure.primitives import Expander, KeyPair
 from privfed.secure.summation import Aborted
 
 Secret = tuple[int, int]
-"""A client, and one of its secrets."""
+"""A client, and the number of one of its secrets (`SEED`, `MASK_KEY`, `LAYERS` and above)."""
 _NAMES = {SEED: "a client's seed", MASK_KEY: "a client's mask key", LAYERS: "a layer's seed"}
 
 
@@ -64,11 +64,12 @@ class Members:
 
 @dataclass(frozen=True)
 class Unmasking:
-    """Removes the masks of one sum over `senders`, with the shares in helpers' `answers`.
+    """Removes the masks of one sum over `senders`, with shares in the `answers` of other clients.
 
-    `dealings` are those of all clients who shared secrets. Helpers reveal shares of a client's seed
-    or of its mask key, never of both, and only shares that they hold: the server has refused other
-    answers. Each sender keeps as many layers of noise as `keeping` gives; later ones are removed.
+    `dealings` are those of all clients who shared secrets. The clients that answer ("helpers")
+    reveal shares of a client's seed or of its mask key, never of both, and only shares that they
+    hold: the server has refused other answers. Each sender keeps as many layers of noise as
+    `keeping` gives; later ones are removed.
 
     *Wrong shares* have another hash than their dealer signed. They are left out, and the client
     that revealed them is proved Byzantine. So if `threshold` good shares of each secret remain, the
@@ -113,7 +114,7 @@ class Unmasking:
         return self.masks.reduce(total)
 
     def _secrets(self) -> dict[Secret, bytes]:
-        """Returns all secrets that are needed to open the sum. Raises `Aborted` if one is lost."""
+        """Returns all secrets that open the sum. Raises `Aborted` if good shares are too few."""
         opened = self._opened()
         secrets = {needed: self._secret(*needed, opened[needed]) for needed in sorted(opened)}
         for (_, which), secret in secrets.items():

@@ -241,7 +241,7 @@ def test_a_layer_that_cannot_be_batched_is_named():
 
 @every_case("rows", ["rows.csv", (np.zeros((2, 6)), np.zeros(2, int))])
 def test_other_rows_of_a_source_without_files_are_refused(rows):
-    with pytest.raises(privfed.Refused, match="the source 'synthetic' of this run reads none"):
+    with pytest.raises(privfed.Refused, match="the source 'synthetic' of this run reads no data"):
         other_rows(rows)(small())
 
 

@@ -6,7 +6,9 @@ import pytest
 from commands import run
 from html_page import Document
 
-from privfed.claims.page import _hundredths
+from privfed.claims.document import parsed
+from privfed.claims.page import _hundredths, claim_page
+from privfed.report.page.write import render
 
 SMALL = ("--set", "run.rounds=2", "--set", "run.evaluate_every=2")
 
@@ -28,14 +30,20 @@ def test_the_page_says_what_the_claim_states(tmp_path):
     text, claim = page_of(tmp_path)
     words = " ".join(text.split())
     right = _hundredths(claim["guarantee"]["membership"]["correct_guess"])
-    assert f"the guess is right at most {right} times in 100" in words
+    assert f"no attacker is right more than {right} times in 100" in words
     assert claim["guarantee"]["quotations"][0] in words
-    assert claim["subject"]["ledger_head"] in words
-    assert claim["digest"] in words
+    assert f"--head {claim['subject']['ledger_head']} --digest {claim['digest']}" in words
     for limit in claim["not_covered"]:
         assert limit in words
-    assert "For a consent form" in words
-    assert "protects nobody" not in words
+    assert "No guarantee" not in words
+    assert "For a consent form" not in words, "clients are synthetic"
+    path = tmp_path / "claim.json"
+    people = parsed(claim, path).model_copy(update={"not_covered": ["Other runs."]})
+    words = " ".join(
+        Document(render(claim_page(people, "0", "claim.json"))).texts("body")[0].split()
+    )
+    assert f"is right in at most {right} of 100 cases for whoever sees everything" in words
+    assert "The server sees more than this" in words
 
 
 @pytest.mark.parametrize(
@@ -54,13 +62,16 @@ def test_the_question_follows_from_the_adjacency(tmp_path, keys, question):
 def test_a_simulation_is_no_guarantee(tmp_path):
     text, _ = page_of(tmp_path, "run.randomness=seeded")
     words = " ".join(text.split())
-    assert "This guarantee protects nobody" in words
+    assert "This run guarantees nothing" in words
+    assert "(nominal)" in words
     assert "For a consent form" not in words
 
 
 def test_no_guarantee_has_no_picture(tmp_path):
     text, claim = page_of(tmp_path, "privacy.mechanism=none")
-    assert "Nothing finite is guaranteed" in " ".join(text.split())
+    assert "No bound on what an attacker learns is proved: no noise is added" in " ".join(
+        text.split()
+    )
     assert claim["guarantee"]["profile"].keys() == {"unknown"}
 
 

@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from commands import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import privfed
+from accounting import chain
 from accounting.curves import delta_at, gaussian_mu
 from accounting.errors import LedgerBroken
 from accounting.events import Event
@@ -19,10 +22,11 @@ from accounting.ledger import Ledger
 from accounting.noises import Gaussian
 from accounting.releases import PoissonSampled
 from privfed.claims import verified
-from privfed.claims.compact import compact, rebuilt
-from privfed.claims.document import digest_of, parsed, schema_text
+from privfed.claims.compact import compact, compacted, rebuilt
+from privfed.claims.derived import derived_claim
+from privfed.claims.document import digest_of, document_of, parsed, schema_text
+from privfed.claims.schema import ClaimEvidence
 from privfed.claims.verified import verify
-from privfed.core.text import with_numbers
 
 SMALL = ("--set", "run.rounds=4", "--set", "run.evaluate_every=4")
 KINDS = {
@@ -81,7 +85,9 @@ def test_a_claim_states_what_the_audit_states(runs, name):
 def test_what_a_claim_says_of_parts(runs):
     masks, canaries = claim_of(runs, "masks"), claim_of(runs, "canaries")
     assert masks["secure_sums"]["keys"]["threshold"] == 0.6
-    assert "the server to follow the protocol" in masks["trust"]["malicious_server"]
+    assert masks["trust"]["relies_on"] == ["the server to follow the protocol"]
+    assert "nothing is proved" in masks["trust"]["malicious_server"]
+    assert "each client adds" in claim_of(runs, "local")["trust"]["malicious_server"]
     assert masks["guarantee"]["further"][0]["against"] == "readers"
     assert canaries["audits"][0]["result"]["canaries"] == 40
     assert canaries["audits"][0]["power"]["canaries"] == 40
@@ -143,7 +149,7 @@ def test_a_ledger_of_endless_rounds_is_refused():
         {"event": Event(Gaussian(1.0), "full").to_json()},
         {"charged": 0, "rounds": [1, 10**15]},
     ]
-    with pytest.raises(LedgerBroken, match="more than 1,000,000"):
+    with pytest.raises(LedgerBroken, match="more than 200,000"):
         rebuilt({"terms": terms, "lines": lines, "head": "0"}, "a claim")
 
 
@@ -247,12 +253,16 @@ def test_forgeries_are_refused(runs, tmp_path, fault):
     assert refused(claim, tmp_path / "forged.json")
 
 
-def test_a_claim_is_not_about_another_run_or_head(runs):
+def test_a_claim_is_not_about_another_run_head_or_digest(runs):
     path = runs / "central.json"
     assert run("verify", path, runs / "masks").exit_code == 4
-    head = claim_of(runs, "central")["subject"]["ledger_head"]
-    assert run("verify", path, "--head", head).exit_code == 0
+    heads = [head.hash for head in Ledger.load(runs / "central" / "ledger.jsonl").trail()]
+    for head in (*heads, heads[-1].upper()):  # those recorded during the run as well
+        assert run("verify", path, "--head", head).exit_code == 0
     assert run("verify", path, "--head", "0" * 64).exit_code == 4
+    assert run("verify", path, "--head", "xyz").exit_code == 2
+    assert run("verify", path, "--digest", claim_of(runs, "central")["digest"]).exit_code == 0
+    assert run("verify", path, "--digest", "0" * 64).exit_code == 4
 
 
 def test_a_claim_about_a_run_that_went_on_is_refused(runs, tmp_path):
@@ -266,15 +276,149 @@ def test_a_claim_about_a_run_that_went_on_is_refused(runs, tmp_path):
 
 
 def test_verification_imports_nothing_that_a_claim_names(runs, tmp_path, monkeypatch):
-    """A claim is untrusted input."""
+    """A claim is untrusted input, and so is a run that is not the claimed one."""
     claim = claim_of(runs, "central")
     claim["evidence"]["configuration"]["model"]["name"] = "evil_module:Model"
     claim["digest"] = digest_of(claim)
-    imported = []
-    monkeypatch.setattr("importlib.import_module", lambda name, *_: imported.append(name))
-    found = verified._against_evidence(parsed(with_numbers(claim), tmp_path))
-    assert [each.place for each in found] == ["evidence.configuration"]
-    assert not any("evil" in name for name in imported)
+    (tmp_path / "evil_module.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = verified._against_evidence(parsed(claim, tmp_path))
+    assert [each.place for each in found] == [("evidence.configuration",)]
+    other = shutil.copytree(runs / "central", tmp_path / "other")
+    text = (other / "config.toml").read_text().replace('"logistic"', '"evil_module:Model"')
+    (other / "config.toml").write_text(text)
+    answer = run("verify", runs / "central.json", other)
+    assert answer.exit_code == 4
+    assert "configuration" in answer.output
+
+
+def forged(claim, **changes):
+    """The claim with other evidence, and all that follows from it: an issuer who lies."""
+    evidence = {**claim["evidence"], **changes}
+    return document_of(derived_claim(ClaimEvidence.model_validate(evidence)))
+
+
+def test_keys_with_dots_hide_nothing(runs, tmp_path):
+    claim = claim_of(runs, "central")
+    release = claim["releases"][0]["event"]["release"]
+    claim["releases"][0]["event"] |= {"release.rate": release["rate"]}
+    release["rate"] = 0.001
+    claim["digest"] = digest_of(claim)
+    assert refused(claim, tmp_path / "dots.json")
+    claim = claim_of(runs, "central")
+    stated = claim["evidence"]["stated"]
+    stated["model.sha256"], stated["model"]["sha256"] = stated["model"]["sha256"], "0" * 64
+    claim = forged(claim, stated=stated)
+    assert refused(claim, tmp_path / "dots.json", runs / "central")
+
+
+def test_planned_rounds_are_those_of_the_ledger(runs, tmp_path):
+    """A run that stops early reports the epsilon of all planned rounds."""
+    claim = claim_of(runs, "central")
+    configuration = copy.deepcopy(claim["evidence"]["configuration"])
+    configuration["run"]["rounds"] = 2
+    with pytest.raises(LedgerBroken, match="4 were planned"):
+        forged(claim, configuration=configuration)
+    with pytest.raises(LedgerBroken, match="is not the configuration"):
+        forged(claim, configuration={})
+
+
+def test_a_run_that_stopped_early_claims_all_planned_rounds(tmp_path):
+    class Interrupt(Exception):
+        pass
+
+    def stop(round):
+        if round.number == 2:
+            raise Interrupt
+
+    out = tmp_path / "run"
+    with pytest.raises(Interrupt):
+        privfed.train(rounds=8, out=out, on_round=stop, progress=False)
+    answer = run("report", out, "--claim", tmp_path / "claim.json")
+    assert answer.exit_code == 0, answer.output
+    claim = json.loads((tmp_path / "claim.json").read_text())["guarantee"]
+    assert claim["reported"]["epsilon"] > claim["charged"]["epsilon"]
+    assert "all planned rounds are counted" in claim["reported"]["caveat"]
+    shown = f"ε = {claim['reported']['epsilon']:.3f}"[:-1]
+    assert shown in claim["quotations"][0]
+    points = {point["epsilon"]: point["delta"] for point in claim["profile"]}
+    assert points[0.0] < 1
+    assert verify(tmp_path / "claim.json", out).differences == ()
+
+
+def test_terms_that_contradict_events_are_refused(runs):
+    claim = claim_of(runs, "central")
+    ledger = claim["evidence"]["ledger"]
+    for key, value in (("relation", "zero-out"), ("unit", "record")):
+        terms = {**ledger["terms"], key: value}
+        with pytest.raises(LedgerBroken, match="head"):
+            forged(claim, ledger={**ledger, "terms": terms})
+        lines = [{"type": "open", "format": 1, "terms": terms}]
+        links = [chain.sealed(chain.START, lines[0])[1]]
+        for link in chain.read(runs / "central" / "ledger.jsonl").links[1:]:
+            body = {name: each for name, each in link.items() if name != "hash"}
+            links.append(chain.sealed(links[-1]["hash"], body)[1])
+        with pytest.raises(LedgerBroken, match=rf"terms\.{key}"):
+            forged(claim, ledger=compacted(links))
+
+
+def test_canaries_that_refute_a_claim_leave_no_guarantee(runs, tmp_path):
+    claim = claim_of(runs, "canaries")
+    stated = copy.deepcopy(claim["evidence"]["stated"])
+    stated["canaries"]["refuted"] = True
+    claim = forged(claim, stated=stated)
+    assert not claim["guarantee"]["holds"]
+    assert "canaries refute" in claim["guarantee"]["reason"]
+    assert claim["guarantee"]["quotations"] == []
+    path = tmp_path / "claim.json"
+    path.write_text(json.dumps(claim))
+    assert run("report", path, "--claim-page").exit_code == 4
+    assert "No guarantee" in path.with_suffix(".html").read_text("utf-8")
+
+
+def test_an_infinite_budget_and_text_are_kept(tmp_path):
+    out, path = tmp_path / "run", tmp_path / "claim.json"
+    keys = ("--set", "privacy.epsilon=inf", "--set", "privacy.noise_multiplier=1.0")
+    answer = run("train", "--out", out, *SMALL, *keys, "--set", 'data.population="inf"')
+    assert answer.exit_code == 0, answer.output
+    assert run("report", out, "--claim", path).exit_code == 0
+    assert verify(path, out).differences == ()
+
+
+def test_a_run_without_releases_claims_nothing(runs, tmp_path):
+    out = shutil.copytree(runs / "central", tmp_path / "run")
+    lines = (out / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    (out / "ledger.jsonl").write_bytes(lines[0])
+    for name in ("checkpoint.safetensors", "metrics.jsonl", "report/summary.json"):
+        (out / name).unlink()
+    answer = run("report", out, "--claim", tmp_path / "claim.json")
+    assert answer.exit_code == 2
+    assert "has released nothing yet" in " ".join(answer.output.split())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"digest": "a", "form": "privfed claim", "version": 1, "x": NaN}',
+        '{"digest": "a", "form": "privfed claim", "version": 1, "x": 1e999}',
+        '{"digest": "a", "digest": "a", "form": "privfed claim", "version": 1}',
+    ],
+)
+def test_numbers_and_keys_that_json_does_not_have_are_refused(tmp_path, text):
+    path = tmp_path / "claim.json"
+    path.write_text(text)
+    answer = run("verify", path)
+    assert answer.exit_code == 2
+    assert "a bug" not in answer.output
+
+
+def test_a_claim_never_enters_a_run_directory(runs):
+    for name in ("statistics.json", "new.json"):
+        answer = run("report", runs / "central", "--claim", runs / "central" / name)
+        assert answer.exit_code == 2
+        assert not (runs / "central" / name).exists()
+    inside = runs / "central" / "report" / "claim.json"
+    assert run("report", runs / "central", "--claim", inside).exit_code == 0
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "nan", '{"digest": 3}', "[" * 5000, '{"a":'])

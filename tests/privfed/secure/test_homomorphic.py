@@ -218,7 +218,7 @@ def test_a_sum_that_is_too_large_for_its_rows_is_noticed():
     for client in range(2):
         block = scheme.encrypt(parties.client._key, np.full(5, 51))
         parties.server.add(parties.holding(block, by=client))
-    with pytest.raises(Aborted, match="larger than its rows can be"):
+    with pytest.raises(Aborted, match="larger than its rows permit"):
         parties.holder.open(parties.server.total())
 
 

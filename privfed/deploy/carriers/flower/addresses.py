@@ -31,7 +31,7 @@ def payload_content(data: bytes) -> RecordDict:
 
 
 def payload_bytes(message: Message) -> bytes:
-    """Returns the bytes that `message` carries. Raises `ValueError` if it has another form."""
+    """Returns the bytes that `message` carries. Raises `ValueError` for another form of message."""
     if message.has_error():
         raise ValueError("the message is an error report and carries no bytes")
     records = message.content.array_records
@@ -57,7 +57,7 @@ class GridMail:
     grid: Grid
 
     def nodes(self) -> set[int]:
-        """Returns the nodes that Flower reports as alive; a killed node is listed for a while."""
+        """Returns the nodes that Flower reports as alive, which may include nodes killed lately."""
         return set(self.grid.get_node_ids())
 
     def ask(self, node: int, data: bytes, deadline: float) -> bytes | None:
@@ -132,7 +132,7 @@ class Addresses:
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def wait(self, site: int, deadline: float) -> int | None:
-        """Returns the node of `site`, waiting until `deadline`; None if it was not found."""
+        """Waits until `deadline` for the node of `site`, and returns it; None if none answered."""
         while (left := deadline - time.monotonic()) > 0:
             with self._changed:
                 if site in self._node_of:
@@ -246,7 +246,7 @@ class GridCarrier:
         return []
 
     def _carry(self, site: int, number: int, data: bytes, deadline: float) -> None:
-        """Queries `site` until it answers or time is up; after a failure, at its next node."""
+        """Asks `site` until it answers, or until `deadline`; after a failure, at another node."""
         began = time.monotonic()
         while (node := self.addresses.wait(site, deadline)) is not None:
             answer = self.addresses.mail.ask(node, data, deadline)

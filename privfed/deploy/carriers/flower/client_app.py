@@ -1,4 +1,4 @@
-"""A site's Flower client app: passes bytes to the agent's socket, and its answer back.
+"""A site's Flower client app: passes bytes to the agent's socket, and the agent's answer back.
 
 It inspects and stores nothing, and does not report why an agent is unreachable: Flower would
 forward the text of an exception to the server's operator.
@@ -30,7 +30,7 @@ def carried(message: Message, socket: Path) -> Message:
 
 
 def reply(message: Message, context: Context) -> Message:
-    """Returns the reply of a node whose configuration names the socket of its `agent`."""
+    """Returns the reply to `message` by the agent whose socket the node's configuration names."""
     return carried(message, Path(str(context.node_config.get("agent", ""))))
 
 

@@ -1,4 +1,4 @@
-"""Writes a Flower app that carries a run: three files, which contain paths and no secrets.
+"""Writes a Flower app that carries a run: four files, which contain paths and no secrets.
 
 The app's two modules only import the privfed that is installed. Writing an app does not require
 Flower.
@@ -57,7 +57,7 @@ class NewApp:
 
         Raises:
           Refused: if the folder exists or its name is invalid, the run file or federation file is
-            invalid, or the key file does not exist; nothing was written.
+            invalid, or the key file does not exist; then nothing is written.
         """
         if not _NAME.fullmatch(self.folder.name):
             raise Refused(

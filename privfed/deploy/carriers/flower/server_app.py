@@ -1,7 +1,8 @@
-"""The coordinator's Flower server app: `coordinate` with the grid of a Flower run as carrier.
+"""The coordinator's Flower server app: calls `coordinate` with a Flower run's grid as carrier.
 
-Flower does not resume runs: each `flwr run` is a new Flower run and continues from the run's
-folder. Flower discards printed output, so events are logged to a file next to that folder.
+Flower does not resume runs: each `flwr run` is a new Flower run, which resumes privfed's run from
+its directory. Flower discards printed output, so events are logged to a file next to that
+directory.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _PATHS, _SECONDS = ("run", "federation", "key", "out"), ("seconds", "patience")
 
 
 class RunFailed(Exception):
-    """A federated run ended by an error.
+    """Raised if a federated run ends with an error.
 
     The text states what is wrong in the configuration, or refers to the coordinator's log.
     """
@@ -127,7 +128,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def train_over(grid: Grid, settings: Settings) -> Outcome:
-    """Trains or resumes the run over the nodes of `grid`. Returns and raises as `coordinate`."""
+    """Trains or resumes the run over the nodes of `grid`; returns and raises like `coordinate`."""
     return coordinate(
         settings.run,
         settings.federation,

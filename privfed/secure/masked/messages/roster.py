@@ -37,7 +37,7 @@ class Attestation:
         return verified(public, self.signature, self.text(agreed, self.sender, self.left_out))
 
     def body(self) -> bytes:
-        """Returns the attestation's bytes, which begin with their length."""
+        """Returns the attestation's bytes: the sender, the signature and `left_out`."""
         return NUMBER.pack(self.sender) + self.signature + _packed(self.left_out)
 
     @classmethod

@@ -10,7 +10,7 @@ from privfed.secure.masked.shamir import LENGTH, PRIME
 from privfed.secure.primitives import SEAL, KeyPair, LowOrder, derive
 
 SEED, MASK_KEY, LAYERS = 0, 1, 2
-"""A client's secrets: the seed of its self-mask, its mask key, its first layer's seed."""
+"""Numbers of a client's secrets: its self-mask's seed, its mask key, its first layer's seed."""
 HASH = 16
 """Bytes of the hash of a share. A second preimage takes 2^128 trials. A dealer could search for a
 collision (2^64 trials), but would be identified whichever value is revealed.
@@ -18,11 +18,11 @@ collision (2^64 trials), but would be identified whichever value is revealed.
 _WHICH = 9
 """Bytes of the number of a secret: a message may name any layer number of eight bytes."""
 ShareHashes = tuple[tuple[int, bytes], ...]
-"""For each other client, the concatenated hashes of the shares of all secrets of a client."""
+"""Concatenated hashes of a dealer's shares for each holder, or of each dealer's for a holder."""
 
 
 def sealed_size(layers: int) -> int:
-    """Returns the size in bytes of one receiver's sealed shares: of two secrets, `layers` seeds."""
+    """Returns the size in bytes of a receiver's sealed shares of 2 secrets and `layers` seeds."""
     return (2 + layers) * LENGTH + 2 * NUMBER.size + SEAL
 
 

@@ -100,9 +100,9 @@ class Unmask(ClientMessage):
     """Client to server: one share per neighbour: of a survivor's seed or a dropout's mask key.
 
     `layers` contains, for each survivor, the number (from 1) of the first layer that is to be
-    removed at this client's own count of dropouts, and a share of its seed. `acknowledged` is a
-    hash of the hashes of the shares that the client received; revealed shares must have these
-    hashes.
+    removed at the larger of the server's and this client's counts of dropouts, and a share of its
+    seed. `acknowledged` is a hash of the hashes of the shares that the client received; revealed
+    shares must have these hashes.
     """
 
     seeds: OpenShares

@@ -1,0 +1,173 @@
+"""A table of times to an event, as a release counts it: each client adds 1 to one cell.
+
+A cell is a bin of time, whether the event occurred or the time was censored, and a group. One more
+cell counts the clients without a usable entry.
+
+*Sensitivity.* At most one row of a client counts, and it adds 1 to exactly one cell. Adding or
+removing a client (or zeroing its message) changes the vector of counts by at most 1 in L2, and
+replacing one by at most sqrt(2). Numbers at risk are sums of cells of the noised table, which is
+post-processing. If each client sent the bins in which it was at risk instead, one client would
+change the sum by the square root of the number of bins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from privfed.analytics.counted_table import CountedTable
+from privfed.analytics.questions import as_values, number_in_cell
+from privfed.core.vector import Indices
+from privfed.data.tables.cells import Words
+from privfed.data.tables.delimited import Dialect
+
+MOST_CELLS = 10_000
+"""Largest number of cells: bins times groups times two, plus one."""
+
+
+@dataclass(frozen=True)
+class SurvivalCells:
+    """The cells of a survival table.
+
+    Attributes:
+      time: the column of times.
+      event: the column that states whether the event occurred.
+      occurred: the entries of `event` that state an event; any other entry that is not empty states
+        that the time was censored.
+      edges: ends of the bins, ascending, `[b + 1]`; bin j is [edges[j], edges[j + 1]).
+      group: the column of groups; "" for one group.
+      groups: the values of `group`; one empty name for one group.
+    """
+
+    time: str
+    event: str
+    occurred: tuple[str, ...]
+    edges: tuple[float, ...]
+    group: str = ""
+    groups: tuple[str, ...] = ("",)
+
+    @property
+    def bins(self) -> int:
+        """The number of bins."""
+        return len(self.edges) - 1
+
+    @property
+    def length(self) -> int:
+        """The number of cells, with that of unusable entries."""
+        return len(self.groups) * self.bins * 2 + 1
+
+    @property
+    def width(self) -> int:
+        return 1
+
+    @property
+    def amplitudes(self) -> NDArray[np.float64]:
+        return np.ones(self.length)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read."""
+        return tuple(filter(None, (self.time, self.event, self.group)))
+
+    def of_table(
+        self,
+        columns: Mapping[str, Words],
+        dialect: Dialect,
+        chosen: Indices,
+        clients: Indices,
+        sizes: Indices,
+    ) -> Indices:
+        """Returns the cell of each client; see `privfed.analytics.counted_table.ClientCounts`.
+
+        A time from the last edge on is censored at the last edge. A row is unusable if its time is
+        no number or below the first edge, if its event is empty, or if its group is not declared.
+        """
+        times = self._times(columns[self.time], dialect)
+        events, known = self._events(columns[self.event], dialect)
+        groups = self._groups(columns, dialect, len(times))
+        late = times >= self.edges[-1]
+        bins = np.clip(np.searchsorted(self.edges, times, side="right") - 1, 0, self.bins - 1)
+        cells = (groups * self.bins + bins) * 2 + np.where(events & ~late, 0, 1)
+        usable = known & (groups >= 0) & (times >= self.edges[0])  # False for NaN
+        cells = np.where(usable, cells, self.length - 1)
+        out = np.full((len(sizes), 1), self.length - 1, dtype=np.int64)
+        out[clients, 0] = cells[chosen]
+        return out
+
+    def _times(self, words: Words, dialect: Dialect) -> NDArray[np.float64]:
+        """Returns the time of each row, NaN for entries that are no numbers, `[N]`."""
+        numbers = [number_in_cell(value, dialect) for value in words.values]
+        return np.array([*numbers, math.nan])[words.codes]
+
+    def _events(
+        self, words: Words, dialect: Dialect
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Returns whether the event of each row occurred, and whether its entry is not empty."""
+        nodes = as_values(self.event, self.occurred).places(words, dialect)[:, 0]
+        return nodes > 1, nodes > 0
+
+    def _groups(self, columns: Mapping[str, Words], dialect: Dialect, rows: int) -> Indices:
+        """Returns the group of each row, -1 for groups that are not declared, `[N]`."""
+        if not self.group:
+            return np.zeros(rows, dtype=np.int64)
+        nodes = as_values(self.group, self.groups).places(columns[self.group], dialect)[:, 0]
+        return np.asarray(np.maximum(nodes - 2, -1))
+
+
+class SurvivalTable(CountedTable):
+    """A table whose clients are counted by time, event and group.
+
+    The bins and the groups are public: they are never chosen from the data.
+    """
+
+    time: str = Field(min_length=1)
+    """Column of times until the event, or until the time was censored."""
+    event: str = Field(min_length=1)
+    """Column that states whether the event occurred."""
+    occurred: list[str | int | bool] = [1]
+    """Entries of `event` that state an event; any other entry that is not empty states
+    censoring."""
+    edges: list[float] = Field(min_length=2)
+    """Ends of the bins of time, ascending."""
+    group: str = ""
+    """Column of groups; empty for one group."""
+    groups: list[str | int | bool] = []
+    """Values of `group`, each a group."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.rows_per_client != 1:
+            raise ValueError("rows_per_client has to be 1: a client is one cell of the table")
+        named = [*self.questions.columns, self.client, *filter(None, [self.site])]
+        if len({*named}) < len(named):
+            raise ValueError(f"columns are named twice in {', '.join(named)}; expected each once")
+        if not all(math.isfinite(edge) for edge in self.edges) or any(
+            low >= high for low, high in zip(self.edges, self.edges[1:], strict=False)
+        ):
+            raise ValueError(f"the bins' ends are {self.edges}; expected finite ascending numbers")
+        if bool(self.group) != bool(self.groups):
+            raise ValueError("group and groups are the column and its values; expected both")
+        if self.questions.length > MOST_CELLS:
+            raise ValueError(
+                f"there are {self.questions.length} cells, but at most {MOST_CELLS:,} are counted; "
+                "expected fewer bins or groups"
+            )
+        return self
+
+    @property
+    def questions(self) -> SurvivalCells:
+        """The cells of the table."""
+        groups = as_values(self.group, self.groups).values if self.group else ("",)
+        occurred = as_values(self.event, self.occurred).values
+        return SurvivalCells(self.time, self.event, occurred, tuple(self.edges), self.group, groups)
+
+    def requested(self) -> Mapping[str, Iterable[str]]:
+        columns = {"time": [self.time], "event": [self.event]}
+        return {**columns, "categories": [self.group]} if self.group else columns

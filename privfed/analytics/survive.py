@@ -1,0 +1,209 @@
+"""Survival curves of a federation: planned, charged, released, and estimated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from accounting import durable
+from accounting.documents import Encoded
+from accounting.guarantee import Guarantee
+from privfed.analytics.describe import ReleasedCounts, released_counts
+from privfed.analytics.description_run import by_column, counting_run, keys_of_table
+from privfed.analytics.survival import SurvivalCounts, SurvivalCurve, survival_curves
+from privfed.analytics.survival_table import SurvivalTable
+from privfed.analytics.survival_tests import HazardRatio, LogRankTest, hazard_ratios, log_rank
+from privfed.config.config import Config
+from privfed.config.reading import as_written
+from privfed.core.errors import Refused
+from privfed.core.text import dump
+from privfed.run.outcome import Observer
+from privfed.run.train import train
+
+SURVIVAL = "survival.json"
+
+
+@dataclass(frozen=True)
+class SurvivalRequest:
+    """The columns, the bins and the budget of a survival table.
+
+    Attributes:
+      time: the column of times.
+      event: the column that states whether the event occurred.
+      edges: ends of the bins of time, ascending.
+      occurred: the entries of `event` that state an event.
+      group: the column of groups, whose values [data.categories] declares; "" for one group.
+      epsilon: epsilon of the release; None: the fraction that the run file states.
+      delta: delta of the release; None: that of the run file.
+    """
+
+    time: str
+    event: str
+    edges: tuple[float, ...]
+    occurred: tuple[str | int | bool, ...] = (1,)
+    group: str = ""
+    epsilon: float | None = None
+    delta: float | None = None
+
+
+def survival_run_of(run_file: Path, overrides: Iterable[str], asking: SurvivalRequest) -> Config:
+    """Returns the configuration of the run that releases a survival table.
+
+    Args:
+      run_file: the run file of the population.
+      overrides: "key=value" settings.
+      asking: columns, bins and budget.
+
+    Raises:
+      Refused: if the population, mechanism, columns or bins do not permit such a release.
+    """
+    raw = as_written(run_file, overrides)
+    data = raw.get("data", {})
+    groups: dict[str, object] = {}
+    if asking.group:
+        declared = by_column(data, "categories")
+        if asking.group not in declared:
+            raise Refused(
+                f"--group is {asking.group!r}, but [data.categories] does not declare its values, "
+                f"which have to be public; declare {asking.group} = [...]",
+                key="data.categories",
+            )
+        groups = {"group": asking.group, "groups": declared[asking.group]}
+    keys = {
+        **keys_of_table(data),
+        "time": asking.time,
+        "event": asking.event,
+        "occurred": [*asking.occurred],
+        "edges": [*asking.edges],
+        **groups,
+    }
+    return counting_run(raw, "survival_table", SurvivalTable, keys, asking)
+
+
+def survive(
+    run_file: Path,
+    overrides: Iterable[str],
+    asking: SurvivalRequest,
+    out: Path,
+    observers: Sequence[Observer] = (),
+) -> SurvivalRelease:
+    """Releases a survival table of a run file's population into the new directory `out`.
+
+    *Releases*: the noised number of clients in each cell of bin, event or censoring, and group, and
+    nothing else. Curves, intervals and tests are post-processing. *Sensitivity*: each client adds 1
+    to one cell (`privfed.analytics.survival_table`). *Unit and adjacency*: a client with all its
+    rows, under the adjacency relation of the run file's sampler. The event is one round of the run
+    file's mechanism with full participation, without amplification.
+
+    Args:
+      run_file: the run file.
+      overrides: "key=value" settings.
+      asking: columns, bins and budget.
+      out: the new run directory.
+      observers: receive the events of the run.
+
+    Raises:
+      Refused: if the release has no proof or cannot be made; nothing is written then.
+    """
+    train(survival_run_of(run_file, overrides, asking), out, observers)
+    return survival_of(out)
+
+
+@dataclass(frozen=True)
+class SurvivalRelease(Encoded):
+    """A released survival table, its estimates, and its cost.
+
+    Attributes:
+      guarantee: the guarantee of the release with the earlier runs that it counts.
+      mechanism: the name of the mechanism.
+      note: why epsilon is nominal; None for a real release.
+      ledger_head: the head of the run's ledger.
+      run: the run directory.
+      noise: standard deviation of the noise on each cell.
+      time: the column of times.
+      event: the column of events.
+      group: the column of groups; "" for one group.
+      clients: estimated number of usable clients in each group.
+      unusable: estimated number of clients without a usable entry.
+      events: noised counts of events, by group and bin.
+      censored: noised counts of censored times, by group and bin.
+      edges: ends of the bins.
+      curves: the survival curve of each group.
+      log_rank: the test that all groups have the same survival; None for one group.
+      hazard_ratios: the hazard ratio of each group to the first.
+    """
+
+    guarantee: Guarantee
+    mechanism: str
+    note: str | None
+    ledger_head: str
+    run: str
+    noise: float
+    time: str
+    event: str
+    group: str
+    clients: tuple[float, ...]
+    unusable: float
+    events: list[list[float]]
+    censored: list[list[float]]
+    edges: tuple[float, ...]
+    curves: tuple[SurvivalCurve, ...]
+    log_rank: LogRankTest | None
+    hazard_ratios: tuple[HazardRatio, ...]
+
+
+def survival_of(path: Path) -> SurvivalRelease:
+    """Returns the estimates from the survival table that the run at `path` released; writes them.
+
+    No data are read.
+
+    Raises:
+      Refused: if the run released nothing, or is not a run of `privfed survive`.
+    """
+    release = _estimated(released_counts(path, SurvivalTable, "survive"), path)
+    durable.write_atomically(path / SURVIVAL, (dump(release.to_json(), indent=1) + "\n").encode())
+    return release
+
+
+def _estimated(released: ReleasedCounts, path: Path) -> SurvivalRelease:
+    """Returns the estimates from a released table."""
+    source, ledger = released.config.source, released.ledger
+    assert isinstance(source, SurvivalTable)
+    cells, total = source.questions, released.total
+    table = total[:-1].reshape(len(cells.groups), cells.bins, 2)
+    counts = SurvivalCounts(
+        cells.edges, cells.groups, table[:, :, 0], table[:, :, 1], released.noise
+    )
+    several = len(cells.groups) > 1
+    return SurvivalRelease(
+        guarantee=released.guarantee,
+        mechanism=released.config.names["mechanism"],
+        note=released.plan.simulation,
+        ledger_head=ledger.head().hex(),
+        run=str(path),
+        noise=released.noise,
+        time=cells.time,
+        event=cells.event,
+        group=cells.group,
+        clients=tuple(table.sum((1, 2)).tolist()),
+        unusable=float(total[-1]),
+        events=table[:, :, 0].tolist(),
+        censored=table[:, :, 1].tolist(),
+        edges=cells.edges,
+        curves=survival_curves(counts),
+        log_rank=log_rank(counts) if several else None,
+        hazard_ratios=tuple(hazard_ratios(counts, cells.groups[0])) if several else (),
+    )
+
+
+def even_edges(until: float, bins: int) -> tuple[float, ...]:
+    """Returns the ends of `bins` bins of equal width from 0 to `until`.
+
+    Raises:
+      Refused: if `until` is not positive and finite.
+    """
+    if not 0.0 < until < math.inf:
+        raise Refused(f"--until is {until:g}; expected a positive time")
+    return tuple(until * number / bins for number in range(bins + 1))

@@ -1,0 +1,68 @@
+"""Survival curves from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+
+from privfed.api.answer import Answer, as_path, from_here
+from privfed.core.errors import Refused
+
+
+def survival(
+    run: str | PathLike[str],
+    *,
+    time: str = "",
+    event: str = "",
+    until: float | None = None,
+    bins: int = 20,
+    edges: Sequence[float] | None = None,
+    occurred: Sequence[str | int | bool] = (1,),
+    group: str = "",
+    epsilon: float | None = None,
+    delta: float | None = None,
+    out: str | PathLike[str] | None = None,
+    keys: Sequence[str] = (),
+) -> Answer:
+    """Releases a survival table of all clients, charged once, as `privfed survive` does.
+
+    Args:
+      run: a run file that describes the population; or the directory of an earlier release, which
+        is only read again.
+      time: the column of times until the event or censoring.
+      event: the column that states whether the event occurred.
+      until: the end of the last bin; the first begins at 0.
+      bins: with `until`: the number of bins of equal width.
+      edges: instead of `until`: the ends of the bins, ascending.
+      occurred: entries of `event` that state an event.
+      group: the column of groups, whose values [data.categories] declares.
+      epsilon: epsilon of the release; None: the share `budget.statistics` of the run file.
+      delta: delta of the release; None: that of the run file.
+      out: the new run directory; by default a new folder in runs/.
+      keys: keys of the run file to change, as "section.key=value".
+
+    Returns:
+      The `curves`, `log_rank` and `hazard_ratios`, the noised `events` and `censored`, and the
+      `guarantee`.
+
+    Raises:
+      Refused: if the release has no proof, or a column or the bins are not declared.
+    """
+    from privfed.analytics.survive import SurvivalRequest, even_edges, survival_of, survive
+    from privfed.report.survival import survival_tables
+    from privfed.store.folders import new_folder
+
+    path = from_here(as_path(run, "run"))
+    if path.is_dir():
+        return Answer.of(survival_of(path), survival_tables)
+    if not time or not event:
+        raise Refused("time and event are both needed; name the columns of the table")
+    if (until is None) == (edges is None):
+        raise Refused(
+            "until and edges are both given or both missing, but exactly one is needed; set until "
+            "to the end of the last bin, or edges to the ends of all bins"
+        )
+    ends = even_edges(until, bins) if until is not None else tuple(map(float, edges or ()))
+    asking = SurvivalRequest(time, event, ends, tuple(occurred), group, epsilon, delta)
+    folder = new_folder("survival") if out is None else from_here(as_path(out, "out"))
+    return Answer.of(survive(path, keys, asking, folder), survival_tables)

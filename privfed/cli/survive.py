@@ -1,0 +1,79 @@
+"""The command `privfed survive`: survival curves of a federation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from privfed.cli.answering import ANY_PATH, JSON, OVERRIDES, print_answer, quotes_on_request
+from privfed.cli.train import resume_hint
+from privfed.core.errors import Refused
+from privfed.core.failures import report_error
+
+
+@click.command("survive")
+@click.argument("run_file", metavar="RUN.toml", type=ANY_PATH)
+@OVERRIDES
+@click.option("--time", default="", help="The column of times until the event or censoring.")
+@click.option("--event", default="", help="The column that states whether the event occurred.")
+@click.option(
+    "--occurred",
+    multiple=True,
+    help="An entry of the event's column that states an event; may be repeated; default: 1.",
+)
+@click.option("--group", default="", help="The column of groups, as [data.categories] declares it.")
+@click.option("--until", type=float, help="The end of the last bin; the first begins at 0.")
+@click.option(
+    "--bins",
+    type=click.IntRange(1, 1000),
+    default=20,
+    show_default=True,
+    help="With --until: the number of bins of equal width.",
+)
+@click.option(
+    "--edge",
+    "edges",
+    type=float,
+    multiple=True,
+    help="Instead of --until: an end of a bin, in ascending order; repeat it for each.",
+)
+@click.option(
+    "--epsilon",
+    type=click.FloatRange(0, min_open=True),
+    help="ε of the release; default: the share budget.statistics.",
+)
+@click.option("--delta", type=click.FloatRange(0, 1, True, True), help="Default: privacy.delta.")
+@click.option("--out", type=ANY_PATH, help="The run directory; default: a new folder in runs/.")
+@JSON
+@quotes_on_request
+def survive_command(run_file: Path, out: Path | None, as_json: bool, **asked: Any) -> int:
+    """Release a survival table of all clients, charged once, and estimate curves and tests from it.
+
+    Prints Kaplan-Meier curves with 95 % intervals, restricted means, the log-rank test and hazard
+    ratios. All intervals contain the noise. If RUN.toml is a run directory, it is only read again.
+    """
+    from privfed.api.survival import survival
+    from privfed.store.folders import new_folder
+
+    overrides, edges = asked.pop("overrides"), asked.pop("edges")
+    if run_file.is_dir():
+        _refuse_more(asked, edges)
+        return print_answer(survival(run_file), as_json)
+    asked |= {"edges": edges or None, "occurred": asked["occurred"] or (1,)}
+    folder = out or new_folder("survival")
+    try:
+        return print_answer(survival(run_file, out=folder, keys=overrides, **asked), as_json)
+    except (KeyboardInterrupt, OSError) as error:
+        return report_error(error, resume_hint(folder))
+
+
+def _refuse_more(asked: dict[str, Any], edges: tuple[float, ...]) -> None:
+    """Raises `Refused` if options of a new release are given with a run directory."""
+    given = {name for name, value in asked.items() if value and name not in ("bins", "show_values")}
+    if given or edges:
+        raise Refused(
+            "RUN.toml is a run directory, so its table is only read again, but options of a new "
+            "release are given; leave the options out, or name a run file"
+        )
