@@ -290,10 +290,10 @@ def refuse_too_many(n: int, byzantine: int, before: Sequence[PreAggregator], rul
     """Raises `ValueError` if `byzantine` exceeds what these parts tolerate among `n` rows."""
     most = tolerated(n, before, rule)
     if not 0 <= byzantine <= most:
-        names = " and ".join(type(part).__name__ for part in (*before, rule))
+        names = " followed by ".join(type(part).__name__ for part in (*before, rule))
         raise ValueError(
             f"byzantine is {byzantine}, but {names} tolerates at most {most} Byzantine rows "
-            f"among {n}"
+            f"among {n}; pass a number from 0 to {most}"
         )
 
 

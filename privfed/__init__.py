@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from privfed.api.population import declare as declare
     from privfed.api.rounds import Round as Round
     from privfed.api.run import Run as Run
+    from privfed.api.survival import survival as survival
     from privfed.api.texts import Texts as Texts
     from privfed.api.training import check as check
     from privfed.api.training import load as load
@@ -87,6 +88,7 @@ _PLACES = {
     "resume": "privfed.api.training:resume",
     "runs": "privfed.api.commands:runs",
     "start": "privfed.api.training:start",
+    "survival": "privfed.api.survival:survival",
     "train": "privfed.api.training:train",
     "verify": "privfed.api.claims:verify",
 }

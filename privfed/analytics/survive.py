@@ -14,7 +14,7 @@ from privfed.analytics.describe import ReleasedCounts, released_counts
 from privfed.analytics.description_run import by_column, counting_run, keys_of_table
 from privfed.analytics.survival import SurvivalCounts, SurvivalCurve, survival_curves
 from privfed.analytics.survival_table import SurvivalTable
-from privfed.analytics.survival_tests import HazardRatio, LogRankTest, hazard_ratios, log_rank
+from privfed.analytics.survival_tests import HazardRatio, LogRank, hazard_ratios, log_rank
 from privfed.config.config import Config
 from privfed.config.reading import as_written
 from privfed.core.errors import Refused
@@ -150,7 +150,7 @@ class SurvivalRelease(Encoded):
     censored: list[list[float]]
     edges: tuple[float, ...]
     curves: tuple[SurvivalCurve, ...]
-    log_rank: LogRankTest | None
+    log_rank: LogRank | None
     hazard_ratios: tuple[HazardRatio, ...]
 
 

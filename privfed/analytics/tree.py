@@ -53,7 +53,10 @@ class Tree:
 
     @cached_property
     def families(self) -> list[tuple[slice, Indices, Indices]]:
-        """Each level below the top: its nodes, the first child of each parent, and the parents."""
+        """Each level below the top: its nodes, the places of first children in it, and the parents.
+
+        A place is counted from the first node of the level, as `reduceat` takes it.
+        """
         families = []
         for depth in range(1, int(self.depths.max()) + 1):
             level = np.flatnonzero(self.depths == depth)

@@ -157,9 +157,9 @@ def _refuse_resumed_priors(prior: Prior) -> None:
     """Raises `Refused` if a counted run is on this machine and was charged after it was counted."""
     if has_later_charges(prior.to_json()):
         raise Refused(
-            f"privacy.prior: {prior.path} was charged again after another run had counted its "
-            f"charges, so no run counts the later charges; name both that run and {prior.path} in "
-            "privacy.prior"
+            f"privacy.prior: {prior.path} was charged again after it had been counted, so no run "
+            "counts the later charges; start again when it has ended. A run whose ledger counts "
+            "only its earlier charges has no valid guarantee and cannot be named"
         )
 
 

@@ -104,11 +104,10 @@ class SeenWithOthers(RowRule):
 
     @classmethod
     def of(cls, noise: PairwiseNoise, divisor: int) -> Self:
-        """Returns the rule for rows with this noise; its first weight is 1 / `divisor`.
+        """Returns the rule for rows with `noise`, whose weight of the first row is 1 / `divisor`.
 
-        The weights are the first row of S^-1 over its first entry, where S is the covariance over
-        rows. Of all linear functions with the same coefficient of the first row, this has the least
-        variance.
+        The weights are proportional to the first row of S^-1, where S is the rows' covariance. Of
+        all linear functions with this weight of the first row, this has the least variance.
         """
         n, ratio = noise.clients, noise.shared / noise.alone if noise.alone else 0.0
         covariance = np.eye(n) + ratio**2 * (n * np.eye(n) - np.ones((n, n)))

@@ -80,7 +80,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def document_at(path: Path) -> dict[str, Any]:
-    """Returns the JSON object of the claim at `path`; only its digest is known to exist.
+    """Returns the JSON object of the claim at `path`; only its entry `digest` is sure to exist.
 
     Raises:
       Refused: if the file cannot be read, is too large, or is not the JSON object of a claim.

@@ -28,6 +28,7 @@ from privfed.cli.runs import (
     verify_command,
 )
 from privfed.cli.site import flower, site
+from privfed.cli.survive import survive_command
 from privfed.cli.train import train_command
 from privfed.cli.trained_model import evaluate_command, export_command, predict_command
 from privfed.core import __version__
@@ -201,6 +202,7 @@ for command in (
     runs_command,
     report_command,
     site,
+    survive_command,
     train_command,
     verify_command,
 ):

@@ -219,7 +219,7 @@ def written_part(kind: str, name: str, like: str = "") -> tuple[str, str]:
     if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise Refused(
             f"the name is {name!r}, but that is no name of a module; use lower-case letters, "
-            "digits and _, and a letter first"
+            "digits and _, a letter first, and no keyword of Python"
         )
     if importlib.util.find_spec(name):
         raise Refused(

@@ -308,7 +308,7 @@ class Config:
         return tomli_w.dumps(nested)
 
     def digest(self) -> str:
-        """Returns the `digest` of the file that `toml` writes."""
+        """Returns the digest of the file that `toml` writes, without its rounds and epsilon."""
         return digest(from_toml(self.toml()))
 
 

@@ -88,6 +88,6 @@ class UserSchedule(Part):
         if not isinstance(factor, numbers.Real) or not 0 <= factor < math.inf:
             raise Refused(
                 f"{name} returns {factor!r} in round {round}; expected a factor of the learning "
-                "rate, a number of at least 0"
+                "rate, a finite number of at least 0"
             )
         return float(factor)

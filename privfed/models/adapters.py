@@ -295,7 +295,7 @@ def _trained(module: nn.Module, patterns: Iterable[str]) -> set[str]:
         if not named:
             raise Refused(
                 f"model.lora.trained names {pattern!r}, but the model has no such parameter or "
-                f"module; expected one of {', '.join(names[:20])}"
+                f"module; expected one of {', '.join(names[:20])}, another parameter, or a module"
             )
         trained |= named
     return trained

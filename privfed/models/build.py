@@ -223,7 +223,7 @@ def _named_so(module: nn.Module, pattern: str, key: str) -> dict[str, nn.Paramet
         names = ", ".join(name for name, _ in itertools.islice(module.named_parameters(), 20))
         raise Refused(
             f"{key} names {pattern!r}, but the model has no such parameter or module; expected one "
-            f"of {names}"
+            f"of {names}, another parameter, or a module"
         )
     return matching
 

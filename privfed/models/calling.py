@@ -116,7 +116,10 @@ def name_inputs(module: nn.Module, inputs: Inputs) -> None:
 
 
 def with_user_calls(module: nn.Module) -> nn.Module:
-    """Removes hooks of `name_inputs`, and of `select_output` on transformers; returns `module`."""
+    """Removes the hook of `name_inputs` from `module`, and returns `module`.
+
+    From a model of the library transformers, the hook of `select_output` is removed as well.
+    """
     ours = (
         (_PassByName, _TakeOutput) if of_transformers(module, "PreTrainedModel") else (_PassByName,)
     )

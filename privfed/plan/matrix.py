@@ -62,7 +62,10 @@ class Combination:
 
     @property
     def verdict(self) -> str:
-        """The result: "proved", "void", "no privacy" or "refused"."""
+        """The result: "proved", "refused", "no privacy" without a private mechanism, or "void".
+
+        For "void", see the attribute `void`.
+        """
         if self.event is None:
             return "refused"
         if not self.private:

@@ -133,7 +133,7 @@ class CanaryUpdates:
 
 
 def canary_updates(setup: Setup) -> CanaryUpdates | None:
-    """Measures the updates of a few canaries from the initial model; None if no canary trains.
+    """Measures updates of a few canaries from the initial model; None if none train on examples.
 
     These are not the run's own canaries, which derive from a key that is secret until the run ends.
     Raises `Refused` if nothing can be crafted.

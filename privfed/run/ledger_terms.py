@@ -32,8 +32,8 @@ def refuse_grown(before: Priors) -> None:
         if has_later_charges(prior.to_json()):
             raise Refused(
                 f"{prior.path} was counted as an earlier run, but was charged again since, so this "
-                "run's epsilon would omit the later charges; start a new run, and name both runs "
-                "in privacy.prior"
+                "run's epsilon would omit the later charges; start a new run when that run has "
+                "ended. A run that has begun cannot count the later charges"
             )
 
 

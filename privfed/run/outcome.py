@@ -126,7 +126,7 @@ class Outcome:
         guarantee allows; empty otherwise.
       constant: Measures of the best constant prediction.
       divergence: The last evaluations, if the model was worse on them than the best constant
-      prediction, and did not improve.
+        prediction, and did not improve.
       evaluations: Number of rounds in which clients evaluated.
       charged_measures: Results of the last evaluation by clients.
       stopped_early: Whether the run ended because the last evaluations did not improve.

@@ -59,7 +59,7 @@ class Stopping:
 
     @property
     def over(self) -> bool:
-        """Whether the run ends here."""
+        """Whether the run stops early: `since` has reached `patience`; False if `patience` is 0."""
         return 0 < self.patience <= self.since
 
 

@@ -23,9 +23,9 @@ from privfed.privacy.integers import Integers, Share
 from privfed.privacy.mechanism import Encoding
 from privfed.privacy.noise.shares import Layers
 from privfed.privacy.setting import whole_sites
+from privfed.secure.agreement import agreement
 from privfed.secure.channel import Channel
 from privfed.secure.encoded_accumulator import Arithmetic, EncodedAccumulator
-from privfed.secure.identities import agreement
 from privfed.secure.limits import FEWEST, Limits, sending
 from privfed.secure.operations import Operations
 from privfed.secure.summation import Aborted, Session

@@ -230,7 +230,7 @@ def _classes(examples: Examples, name: str) -> Indices:
     """The class `[N]` of each example. Raises `Refused` if labels are not single classes."""
     if examples.y.dim() != 1 or examples.y.dtype != torch.int64:
         raise Refused(
-            f"data.partition is {name!r}, which assigns examples by class, but the labels here "
-            f'have shape {tuple(examples.y.shape[1:])}; use "iid" or "natural"'
+            f"data.partition is {name!r}, which assigns examples by class, but a label here is "
+            f'not one class (its shape is {tuple(examples.y.shape[1:])}); use "iid" or "natural"'
         )
     return examples.y.numpy()

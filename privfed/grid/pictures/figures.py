@@ -165,5 +165,5 @@ def refuse_averaging(figure: Figure, varied: Mapping[str, Sequence[Any]]) -> Non
 
 
 def listed(fixed: Any) -> list[Any]:
-    """Returns the accepted values of a key in `where`, as they are written in tables."""
+    """Returns the values that `fixed`, an entry of `where`, permits, as tables write them."""
     return [cell_of(value) for value in (fixed if isinstance(fixed, list) else [fixed])]

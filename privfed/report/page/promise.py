@@ -60,6 +60,10 @@ class Promised(Protocol):
         """Whether a partition assigned the examples to clients."""
 
     @property
+    def purpose(self) -> str:
+        """What the rounds release: a model ("training"), or "statistics"."""
+
+    @property
     def lost_claims(self) -> Sequence[str]:
         """A sentence for each guarantee that does not hold with the identified culprits."""
 
@@ -123,8 +127,9 @@ def _quotation(bound: Guarantee, facts: Promised) -> str:
     nominal = "nominally " if facts.nominal else ""
     unit = f"one {_simulated(facts)}{bound.unit} under {bound.relation}"
     rounds = counted(bound.rounds, "round")
+    subject = "Training" if facts.purpose == "training" else "The release"
     return (
-        f"Training was {nominal}(ε, δ)-differentially private{view} with ε "
+        f"{subject} was {nominal}(ε, δ)-differentially private{view} with ε "
         f"= {ceiling(bound.epsilon)} and δ = {bound.delta:g}, for {unit}, over {rounds} with "
         f"{bound.sampler} sampling (accountant: {bound.accountant}): {bound.sentence()}."
     )

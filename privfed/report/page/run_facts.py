@@ -61,6 +61,13 @@ class PageFacts:
         return bool(self.config and self.config.partition.assigns)
 
     @property
+    def purpose(self) -> str:
+        """What the rounds release: a model ("training"), or "statistics"."""
+        return (
+            str(getattr(self.config.source, "purpose", "training")) if self.config else "training"
+        )
+
+    @property
     def proof(self) -> str:
         """The summary of the proof; "" without privacy, or if the run's parts are not available."""
         return proof_text(self.plan) if self.plan and self.plan.mechanism.private else ""

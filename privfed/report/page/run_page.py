@@ -9,6 +9,8 @@ from accounting.accountants import ACCOUNTANTS
 from accounting.curves import Curve, over_delta, over_rounds, spent_events
 from accounting.guarantee import guarantee
 from accounting.statement import at_delta
+from privfed.analytics.survival_table import SurvivalTable
+from privfed.analytics.survive import survival_of
 from privfed.core.text import ceiling, number, size_of
 from privfed.report.page.blocks import Banner, Block, Chapter, Facts, Figures, Page, Paragraph
 from privfed.report.page.checked import audit_chapter
@@ -19,6 +21,8 @@ from privfed.report.page.left_out import left_out_chapters
 from privfed.report.page.promise import headline, promise_chapter
 from privfed.report.page.run_facts import PageFacts
 from privfed.report.page.simulated import simulation_chapter
+from privfed.report.survival import survival_chapter
+from privfed.report.tables import counted
 from privfed.run.forecast import RoundForecast
 
 
@@ -127,7 +131,7 @@ def _words(facts: PageFacts) -> Paragraph:
     bound = facts.audit.guarantee
     assert bound is not None
     text = (
-        f"{facts.audit.charges} charged rounds spent {bound.line()} "
+        f"{counted(facts.audit.charges, 'charged round')} spent {bound.line()} "
         f"({facts.meaning}, accountant {bound.accountant})."
     )
     if math.isinf(bound.epsilon):
@@ -150,7 +154,7 @@ def run_page(facts: PageFacts, simulation: bool) -> Page:
     chapters = [
         promise_chapter(facts),
         spending_chapter(facts),
-        learning_chapter(facts),
+        *_results(facts),
         messages_chapter(facts),
         *left_out_chapters(facts),
         audit_chapter(facts),
@@ -160,6 +164,14 @@ def run_page(facts: PageFacts, simulation: bool) -> Page:
     ]
     title = facts.record.path.resolve().name
     return Page(title, headline(facts), tuple(_banners(facts)), chapters, environment())
+
+
+def _results(facts: PageFacts) -> Iterator[Chapter]:
+    """Yields the chapter on what was released: survival curves, or a trained model."""
+    if facts.config is None or not isinstance(facts.config.source, SurvivalTable):
+        yield learning_chapter(facts)
+    elif facts.audit.charges:
+        yield survival_chapter(survival_of(facts.record.path))
 
 
 def _banners(facts: PageFacts) -> Iterator[Banner]:

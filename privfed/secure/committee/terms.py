@@ -6,11 +6,11 @@ import functools
 from dataclasses import dataclass
 
 from privfed.privacy.codec import Codec
+from privfed.secure.agreement import agreement
 from privfed.secure.committee.key_book import KeyBook
 from privfed.secure.committee.messages import Call
 from privfed.secure.committee.policy import Committee, CommitteePolicy, drawn
 from privfed.secure.frames import BadMessage
-from privfed.secure.identities import agreement
 from privfed.secure.limits import Limits
 
 

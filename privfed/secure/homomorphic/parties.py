@@ -18,10 +18,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from privfed.privacy.codec import Codec
 from privfed.privacy.integers import Integers
+from privfed.secure.agreement import agreement
 from privfed.secure.frames import BadMessage
 from privfed.secure.homomorphic.messages import Opening, Row, Total
 from privfed.secure.homomorphic.schemes import Scheme, tenseal
-from privfed.secure.identities import Directory, agreement
+from privfed.secure.identities import Directory
 from privfed.secure.limits import FEWEST, Limits
 from privfed.secure.primitives import KEY
 from privfed.secure.summation import Aborted, Session

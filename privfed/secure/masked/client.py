@@ -228,8 +228,8 @@ class MaskingClient(ClientMemory):
         if counted < least:
             raise BadMessage(
                 "too few",
-                f"fewer {who} than the noise or the run requires: the shares of {counted} "
-                f"could be opened; expected {least}",
+                f"fewer {who} than the noise or the run requires: {counted}, without those whose "
+                f"shares could not be opened; expected at least {least}",
             )
 
     def _masked_row(self) -> Bytes:

@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from privfed.core.errors import Broken
 from privfed.privacy.noise.shares import Layers
+from privfed.secure.agreement import agreement
 from privfed.secure.frames import COUNT, NUMBER, BadMessage, Reader, records, sized
-from privfed.secure.identities import agreement
 from privfed.secure.limits import Limits
 from privfed.secure.masked.messages.roster import Roster
 from privfed.secure.masked.messages.sealed_shares import values_of

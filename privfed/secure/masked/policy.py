@@ -9,8 +9,8 @@ from typing import Literal, Protocol, runtime_checkable
 
 from privfed.privacy.codec import Codec
 from privfed.privacy.noise.shares import Layers
+from privfed.secure.agreement import agreement
 from privfed.secure.frames import BadMessage
-from privfed.secure.identities import agreement
 from privfed.secure.limits import Limits
 from privfed.secure.masked import circle, random_graph
 from privfed.secure.masked.graph import Graph, RandomGraph

@@ -261,8 +261,9 @@ class MaskedSums(SecureProtocol):
         """Whether a malicious server can open only sums of enough clients.
 
         The server chooses which cohort it reports to which client. So the condition must hold for
-        every cohort size at which clients accept a roster and unmask a sum; above 200 clients a
-        graph may be a circle.
+        every cohort size at which clients accept a roster and unmask a sum. Unless `threat` is
+        "malicious", the result is False if a cohort may have more than 200 clients: their graph may
+        be a circle, which does not resist.
         """
         policy = self.within(limits)
         if limits.sites:

@@ -192,7 +192,9 @@ def description(tmp_path_factory):
     [
         ("data.population=others", "other [data]"),
         ("data.client=ward", "are not the clients of this run"),
-        pytest.param("cohort.sampler=full", "agree in all three", marks=pytest.mark.slow),
+        pytest.param(
+            "cohort.sampler=full", "agree in both can be composed", marks=pytest.mark.slow
+        ),
         ("run.randomness=secret", "is a simulation"),
     ],
 )

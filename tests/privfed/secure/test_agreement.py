@@ -9,7 +9,7 @@ from masked_sums import codec
 
 from privfed.core.streams import Keys
 from privfed.privacy.noise.shares import DiscreteGaussianShare, Layers, SkellamShare
-from privfed.secure import identities
+from privfed.secure import agreement as agreements
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
@@ -79,14 +79,14 @@ def test_who_is_configured_otherwise_completes_no_sum(other):
 
 def test_another_version_completes_no_sum(monkeypatch):
     facts = {"clip": 1.0, "noise": None}
-    here = identities.agreement(**facts)
+    here = agreements.agreement(**facts)
     assert (
-        here == identities.agreement(noise=None, clip=np.float64(1)) != identities.agreement(clip=1)
+        here == agreements.agreement(noise=None, clip=np.float64(1)) != agreements.agreement(clip=1)
     )
-    monkeypatch.setattr(identities, "PROTOCOL", identities.PROTOCOL + 1)
-    assert identities.agreement(**facts) != here
+    monkeypatch.setattr(agreements, "PROTOCOL", agreements.PROTOCOL + 1)
+    assert agreements.agreement(**facts) != here
     with pytest.raises(TypeError, match="no form that two parties could compare"):
-        identities.agreement(of=object())
+        agreements.agreement(of=object())
 
 
 NAMESAKE = make_dataclass("SkellamShare", [("variance", float)], frozen=True)
@@ -110,8 +110,8 @@ NAMESAKE = make_dataclass("SkellamShare", [("variance", float)], frozen=True)
     ids=str,
 )
 def test_what_differs_has_another_hash(one, other):
-    assert identities.agreement(of=one) != identities.agreement(of=other)
-    assert identities.agreement(of=one) == identities.agreement(of=one)
+    assert agreements.agreement(of=one) != agreements.agreement(of=other)
+    assert agreements.agreement(of=one) == agreements.agreement(of=one)
 
 
 @dataclass
@@ -121,4 +121,4 @@ class Changing:
 
 def test_what_may_change_cannot_be_agreed_on():
     with pytest.raises(TypeError, match="a Changing may change after two parties compared it"):
-        identities.agreement(of=Changing())
+        agreements.agreement(of=Changing())

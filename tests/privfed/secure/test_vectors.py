@@ -15,8 +15,8 @@ from second_client.encoding import records, sha256, sized, u64
 from privfed.privacy.noise import shares as noises
 from privfed.privacy.noise.shares import Layers
 from privfed.privacy.noise.table_sampler import REST
+from privfed.secure.agreement import PROTOCOL
 from privfed.secure.committee.messages import message_bytes, read_message
-from privfed.secure.identities import PROTOCOL
 from privfed.secure.masked import random_graph
 from privfed.secure.masked.circle import neighbours
 from privfed.secure.masked.layered_noise import CipherUniforms, next_layer

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Protocol, Self, TypeVar
 
+from privfed.secure.agreement import PROTOCOL
 from privfed.secure.frames import NUMBER, BadMessage, Reader
-from privfed.secure.identities import PROTOCOL
 from privfed.secure.packing import Bytes
 from privfed.secure.primitives import KEY, SIGNATURE, SignedMessage
 
