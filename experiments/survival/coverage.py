@@ -183,10 +183,10 @@ def comparisons(
 
 
 def result(design: Design, patients: int, epsilon: float, repeats: int, seed: int = 0) -> Row:
-    """Returns the results of a setting; comparisons have twice as many repetitions."""
-    std = noise(epsilon)
-    one = curves(design, patients, std, repeats, np.random.default_rng(seed))
-    two = comparisons(design, patients, std, 2 * repeats, np.random.default_rng(seed + 1))
+    """Returns the results of a setting."""
+    rng, std = np.random.default_rng(seed), noise(epsilon)
+    one = curves(design, patients, std, repeats, rng)
+    two = comparisons(design, patients, std, repeats, rng)
     return Row(design.name, patients, epsilon, std, **one, **two)
 
 
