@@ -28,7 +28,7 @@ def load(path: Path | None, overrides: Iterable[str] = ()) -> Config:
       overrides: assignments "section.key=value".
 
     Raises:
-      Refused: with every problem found.
+      Refused: if the file cannot be read, an assignment is invalid, or as `assembled` does.
     """
     return assembled(as_written(path, overrides))
 
@@ -109,7 +109,7 @@ def restated(config: Config, path: Path, overrides: Iterable[str]) -> Config:
       overrides: assignments "section.key=value".
 
     Raises:
-      Refused: with every problem found.
+      Refused: if the file cannot be read, an assignment is invalid, or as `assembled` does.
     """
     raw = config.raw()
     for name, section in as_written(path, overrides).items():

@@ -89,7 +89,8 @@ class Data(Part):
     fraction of every client's "examples", which is a simulation. "none": there are none, and only
     clients can evaluate the model (`evaluation.by`)."""
     holdout_fraction: float = Field(0.2, gt=0, lt=1)
-    """The held-out fraction, if the source has no test set of its own."""
+    """The fraction of examples or clients that is held out. The source "synthetic" generates this
+    fraction of further clients instead. Other sources' own test sets do not depend on it."""
     setting: Literal["cross_device", "cross_silo"] = "cross_device"
     """"cross_device": clients need not return. "cross_silo": they return, and may keep state."""
     sites: int = Field(0, ge=0, le=10_000)
@@ -139,15 +140,15 @@ class Client(Part):
     batch_size: int = Field(10, ge=1)
     """Examples in a local step."""
     stragglers: float = Field(0.0, ge=0, le=1)
-    """The fraction of a cohort that trains fewer epochs, drawn each round."""
+    """The probability with which a client trains fewer epochs, drawn for each client and round."""
     drop_stragglers: bool = False
     """Whether stragglers' updates are left out instead of counted."""
 
 
 class CohortKeys(Part):
     dropout: float = Field(0.0, ge=0, lt=1)
-    """The fraction of sampled clients, or of sites if these are the parties, that drop out of a
-    sum: a third each before sharing keys, before sending, and before unmasking
+    """The probability with which a sampled client, or a site if sites are the parties, drops out of
+    a sum: with equal probability before sharing keys, before sending, or before unmasking
     (`privfed.secure.limits`)."""
 
 

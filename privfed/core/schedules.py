@@ -57,7 +57,7 @@ class Cosine(Part):
     """Lowers the rate to zero over `over` rounds, as half a cosine (Loshchilov & Hutter 2017)."""
 
     over: int = Field(ge=1, examples=[10])
-    """The number of rounds over which the rate falls."""
+    """The number of rounds over which the rate falls; from the next round on, it is zero."""
 
     def factor(self, round: int) -> float:
         progress = min((round - 1) / self.over, 1.0)

@@ -60,8 +60,8 @@ def measure(name: str, value: float) -> str:
 
 _KEPT_AS_THEY_ARE = "\n\t"
 _UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-"""Characters that are escaped: control and format characters, undecodable bytes, line
-separators."""
+"""Unicode categories of characters that are escaped: control and format characters, undecodable
+bytes, line and paragraph separators."""
 
 
 def visible(text: str) -> str:
