@@ -91,8 +91,8 @@ def catalog() -> dict[str, dict[str, str]]:
 def _described(kind: str, name: str) -> str:
     """Returns the first sentence about a part; for objectives, also the sizes of messages.
 
-    The sizes are left out for an objective that has a key without a default.
-    Built-in parts other than objectives are not imported, since importing may be slow.
+    The sizes are left out for an objective that has a key without a default. Built-in parts other
+    than objectives are not imported, since importing may be slow.
     """
     target = BUILT_IN[kind].get(name)
     if target and kind != "objective":

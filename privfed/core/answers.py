@@ -49,7 +49,7 @@ _SHAPES: dict[tuple[str, str], Callable[..., tuple[Any, ...]]] = {
     ("before", "mix"): lambda part, geometry, **_: (part.left(geometry.rows), geometry.rows),
     ("attack", "corrupt"): lambda part, view, **_: view.byzantine.shape,
 }
-"""Functions by kind and hook; each computes the expected shape of a hook's result from its arguments.
+"""A function for each kind and hook: it computes the shape of the hook's result from its arguments.
 If the result is a tuple or list, its first entry counts. `...` is any number of axes."""
 
 
