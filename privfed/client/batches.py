@@ -31,7 +31,7 @@ MOST_AHEAD = 1 << 24
 
 
 def read_ahead(pieces: Iterable[P], read: Callable[[P], R]) -> Iterator[tuple[P, R]]:
-    """Yields each of `pieces`, in order, with the result of `read`.
+    """Yields each of `pieces`, in order, as a pair with the result of `read` for it.
 
     A thread reads one piece ahead of the caller. An exception of `read` is raised when its piece
     would be yielded. After the iterator is closed, nothing is read.

@@ -70,7 +70,8 @@ class Attackers:
       unbounded: whether attackers ignore the norm bound and send rows at full length.
       identities: identity of each client, shape [N].
       streams: random streams of the run.
-      declared: declared number of clients, if a client's identity is its index among them.
+      declared: declared number of clients, if a client's identity is its index; None if clients
+        have names.
       false_claims: false statements that they send with their rows.
       period: first and last round of the attack.
       learned: result of `Attack.study` on all attackers' examples.
@@ -121,7 +122,7 @@ class Attackers:
         return self._chosen[drawn]
 
     def to_json(self) -> dict[str, Any]:
-        """The attackers as JSON; their indices are included if they are the same in all rounds."""
+        """Returns the attackers as JSON, with their indices if they are the same in all rounds."""
         clients = None if self.afresh else np.flatnonzero(self.chosen(0)).tolist()
         selection = "round" if self.afresh else "once"
         return {
@@ -183,10 +184,10 @@ class Attackers:
     def lengthened(
         self, byzantine: Mask, bounded: BoundedRows, free: Tensor, bare: bool
     ) -> BoundedRows:
-        """Returns `bounded`; if `unbounded`, `byzantine` rows have their norms before the bound.
+        """Returns `bounded`; if `unbounded`, rows of `byzantine` clients are not shortened.
 
-        The mechanism's bound shortens rows, and may also rotate or extend them; the result is the
-        row of a client that skips only the shortening.
+        The mechanism's bound shortens rows, and may also rotate or extend them. A Byzantine client
+        skips only the shortening: its row gets its norm before the bound, if that is larger.
 
         Args:
           byzantine: mask of the Byzantine clients, shape [c].
@@ -232,7 +233,10 @@ class Attackers:
         )
 
     def _ever(self, federation: Federation) -> list[int]:
-        """Returns the clients that may be Byzantine in some round, or all in a rehearsal."""
+        """Returns the clients that may be Byzantine in some round.
+
+        In a subset that represents the population (`Federation.stands_for`), these are all.
+        """
         if self.afresh or federation.stands_for:
             return list(range(federation.clients))
         return [int(client) for client in np.flatnonzero(self.chosen(0))]

@@ -57,7 +57,10 @@ class LocalExecutor:
     """Whether ranks may claim chunks in any order, because sums do not depend on the order."""
 
     def answering(self, cohort: Cohort) -> Cohort:
-        """The available clients of `cohort`, without stragglers if `drop_stragglers` is set."""
+        """Returns `cohort` with its available clients only.
+
+        If `drop_stragglers` is set, clients that train fewer epochs are left out, too.
+        """
         who = self.trainer.federation.identify(cohort.clients)
         here = self.availability.present(cohort.round, who, self.streams)
         if self.drop_stragglers:
@@ -250,8 +253,8 @@ class LocalExecutor:
     def work(self, round: int, ids: Indices) -> tuple[Indices, Indices]:
         """Numbers of local steps `[c]` and processed examples `[c]` of clients `ids` in `round`.
 
-        A gradient over all examples counts as one epoch, and the second gradient of each step as
-        another step.
+        A gradient over all examples, an exchange before training, and a measurement of one model
+        count as one epoch each. The second gradient of a step counts as another step.
         """
         trainer, objective = self.trainer, self.trainer.objective
         sizes = trainer.federation.sizes(ids)

@@ -79,7 +79,7 @@ class PerExample:
         Opacus computes gradients by hooks, which may miss computations of a module.
 
         Raises:
-          Refused: if gradients differ.
+          Refused: if gradients differ, or cannot be computed.
         """
         network, generator = self._network, torch.Generator().manual_seed(0)
         noise = torch.randn(network.shapes.length, generator=generator).to(network.initial_params)
@@ -221,7 +221,9 @@ class PrivateSilos:
         epochs: Indices,
         returning: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Trains silos as `LocalTrainer.train` does; each silo is charged before it trains.
+        """Trains silos as `LocalTrainer.train` does; all are charged before the first one trains.
+
+        The charge is for `trainer.epochs`, also for a silo that trains fewer epochs.
 
         Args:
           trainer: the local trainer of the round.

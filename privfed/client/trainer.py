@@ -141,7 +141,10 @@ class LocalTrainer:
         return self._mean(ids, w, keys, self.batch_size, w.shape[1], self._gradient)
 
     def losses(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor | None:
-        """Losses `[c, b]` at the b models in `params` `[b d]`, if the objective measures them."""
+        """Returns the clients' mean losses `[c, b]` at the b models in `params` `[b d]`.
+
+        None if the objective does not measure losses.
+        """
         if self.objective.measures != "loss":
             return None
         models = params.view(-1, self.network.shapes.length)
@@ -152,7 +155,7 @@ class LocalTrainer:
         return torch.cat(losses, dim=1)
 
     def _fishers(self, ids: Indices, w: Tensor, keys: Keys) -> Tensor | None:
-        """Fisher diagonals `[c, d]` at models w `[c, d]`, if the objective measures them."""
+        """Returns the Fisher diagonals `[c, d]` at models w `[c, d]`; None if none are measured."""
         if self.objective.measures != "fisher":
             return None
         return self._mean(  # one example per batch, to square each gradient

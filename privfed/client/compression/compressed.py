@@ -23,7 +23,10 @@ ShapesByName = Mapping[str, tuple[int, ...]]
 _PREFIX = "compression_"
 """Prefix of the names of the compression's values in broadcasts and memories."""
 _NUMBER = "compression_number"
-"""Number of rounds compressed so far, which selects the round's random numbers."""
+"""Name of the number of compressed rounds, which selects the round's random numbers.
+
+In a memory it counts earlier rounds; in a broadcast also the current one.
+"""
 
 
 def compressed(

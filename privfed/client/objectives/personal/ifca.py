@@ -100,7 +100,9 @@ class Ifca(Objective):
         return torch.cat([updates.flatten(1), self.count_scale * slots], dim=1), state
 
     def admitted(self, rows: Tensor) -> Tensor:
-        """Returns rows with the slot of the largest count only, as one member, like honest rows."""
+        """Returns rows that have only the slot of their largest count, which becomes that of one
+        member, as in honest rows; rows without a positive count become zero.
+        """
         updates, counts = rows[:, : -self.clusters], rows[:, -self.clusters :]
         largest = torch.nn.functional.one_hot(counts.argmax(1), self.clusters).to(rows)
         slots = largest * (counts > 0).to(rows)
