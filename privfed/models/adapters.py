@@ -36,7 +36,7 @@ _NO_WEIGHTS: tuple[str, ...] = ()
 
 
 def adaptable(layer: nn.Module) -> dict[str, int]:
-    """For each weight of `layer` that can be adapted, by name: its number of blocks g."""
+    """Returns the number of blocks g of each weight of `layer` that can be adapted, by its name."""
     if isinstance(layer, nn.MultiheadAttention):
         packed = {"in_proj_weight": 3}
         apart = {"q_proj_weight": 1, "k_proj_weight": 1, "v_proj_weight": 1}
@@ -160,8 +160,8 @@ def adapt_model(module: nn.Module, lora: Lora, keys: Keys) -> None:
       keys: random stream, derived by the name of each weight.
 
     Raises:
-      Refused: if a target cannot be adapted or is also trained, a pattern names nothing, or the
-        rank is too large.
+      Refused: if a target cannot be adapted, is tied to another parameter or is also trained, a
+        pattern names nothing, the rank is too large, or a parameter has the name of a factor.
     """
     _refuse_factors(module)
     places = _places(module, lora.targets)

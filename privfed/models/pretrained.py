@@ -63,7 +63,10 @@ def origins_of(module: nn.Module) -> tuple[Origins, ...]:
 
 
 def unchanged(module: nn.Module) -> bool:
-    """Whether all tensors of `module` are as exported by a run, except those of equal numbers."""
+    """Whether this process exported all tensors of `module` with these values.
+
+    Tensors whose numbers are all equal do not count; False if there are no others.
+    """
     digests = [_digest(tensor) for tensor in _tensors(module).values()]
     known = {*_HANDED_OUT, *_UNTRAINED}
     return any(digests) and all(digest is None or digest in known for digest in digests)
@@ -81,7 +84,10 @@ def is_lazy(tensor: Tensor) -> bool:
 
 
 def _digest(tensor: Tensor) -> str | None:
-    """SHA-256 of a tensor's values; None if all values are equal, as in many new tensors."""
+    """Returns SHA-256 of a tensor's values; None if there are none, or all are equal.
+
+    All values of many new tensors are equal.
+    """
     values = tensor.detach().cpu().contiguous()
     if values.is_meta or not values.numel() or bool((values == values.reshape(-1)[0]).all()):
         return None
