@@ -84,7 +84,7 @@ class Examples:
         return replace(self, x=x, y=self.y[chosen], owners=owners, sites=sites)
 
     def synthetic(self, count: int) -> tuple[Tensor, Tensor]:
-        """Features and labels of `count` synthetic examples of the same form."""
+        """Returns random features and zero labels of `count` synthetic examples of this form."""
         generator, device = torch.Generator().manual_seed(0), self.y.device
         shape = (count, *self.x.shape[1:])
         if self.inputs:
@@ -103,7 +103,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class Federation:
-    """Clients' examples, and the test set, which is public and belongs to none of them or `shared`.
+    """Clients' examples, and the test set, which is public and has none of them unless `shared`.
 
     Client k's examples are `examples` at indices `offsets[k]:offsets[k + 1]`; there may be none.
     With sites, the store has an *entry* for each client at each of its sites, and `offsets`,
@@ -226,7 +226,7 @@ class Federation:
         return np.searchsorted(self.persons, self.persons)
 
     def population(self) -> Population:
-        """Returns the data about clients that samplers may use."""
+        """Returns what samplers may use: clients' sizes, identities and sites."""
         ids = np.arange(self.clients)
         return Population(self.sizes(ids), self.identify(ids), self.sites)
 

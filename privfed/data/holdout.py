@@ -1,11 +1,11 @@
 """The test set: examples held out before the rest is partitioned, or declared public.
 
-Measures on the test set are published after every round, so under privacy its examples must not
-belong to any client that the guarantee covers.
+Measures on the test set are published without noise at every evaluation, so under privacy its
+examples must not belong to any client that the guarantee covers.
 
 Under privacy, a test set that is declared public is refused if it contains training clients. If it
 has no column of clients, examples are compared instead: it is refused if nearly all training
-examples are distinct, and most test examples are among them.
+examples are distinct, and most distinct test examples are among them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _BATCH_SIZE = 4096
 _FEW = 0.01
 """Fraction of numbers beyond their bounds up to which there is no warning: outliers are clipped."""
 _DISTINCT, _SHARED = 0.9, 0.5
-"""Thresholds of a refusal: fractions of distinct training rows, and of test rows among them."""
+"""Thresholds of a refusal: the fraction of training examples that are distinct, and the fraction of
+distinct test examples that are also training examples."""
 
 
 def refuse_shared_rows(pool: Examples, test: Examples) -> None:
@@ -49,7 +50,10 @@ def refuse_shared_rows(pool: Examples, test: Examples) -> None:
 
 
 def bounds_warning(test: Examples) -> str:
-    """A warning that numbers in `test` are beyond their declared bounds; "" if they are few."""
+    """Returns a warning that numbers in `test` are beyond their declared bounds.
+
+    Returns "" if this concerns at most 1 % of the numbers of each declaration.
+    """
     outside = test.outside
     if isinstance(test.x, Mapped) and len(test):
         declared = test.preprocessing.numbers if test.preprocessing else ()

@@ -74,13 +74,14 @@ class Input(Part):
           array: values as passed.
           called: name of the input in messages.
           refuse: whether numbers beyond their bounds are refused instead of clipped, and ids
-            outside of the vocabulary instead of replaced.
+            outside of the vocabulary instead of replaced by `unknown`; if that is -1, such ids are
+            always refused.
 
         Returns:
           Float32 numbers or int64 integers, and the number of values that were clipped or replaced.
 
         Raises:
-          Refused: for values that are not of the declared kind.
+          Refused: for values that are not of the declared kind, or that `refuse` concerns.
         """
         flat = array.reshape(len(array), -1)
         out = np.empty(flat.shape, dtype=np.int64 if self.integral else np.float32)

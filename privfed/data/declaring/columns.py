@@ -127,7 +127,10 @@ def date_kind(words: Words) -> ColumnKind | None:
 
 
 def _missing_words(words: Words, form: str) -> list[str] | None:
-    """The words that are no dates in `form`, to count as empty; None if they are too many."""
+    """Returns the words that are no dates in `form`, which count as empty.
+
+    None if they are too many, or no word is a date.
+    """
     values = [value for value in words.values if value not in MISSING]
     odd = [value for value in values if parsed_days([value], form) is None]
     dates = len(values) - len(odd)
@@ -151,7 +154,9 @@ _FAR = 3.0
 
 
 def rounded_range(numbers: np.ndarray) -> tuple[float, float]:
-    """Bounds of finite `numbers`: the range, rounded outwards to 2 significant digits of its width.
+    """Returns bounds of finite `numbers`: the range, rounded outwards.
+
+    Each bound is rounded to 2 significant digits of the range's width; equal numbers get a margin.
 
     If there are 20 or more numbers, outliers are excluded: at each end up to one number in 200 (at
     least one), if the outermost is farther from the remaining numbers than three times their range.

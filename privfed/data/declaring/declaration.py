@@ -46,7 +46,7 @@ def label_kind(column: np.ndarray | Words | str, where: str) -> LabelKind:
       where: name of the column and its table in messages.
 
     Raises:
-      Refused: if the label is of another type, empty in a row, a single word, or too many words.
+      Refused: for another type, an empty cell, a single or too many words, or no finite number.
     """
     if isinstance(column, str) or (isinstance(column, np.ndarray) and column.ndim > 1):
         raise Refused(
@@ -171,7 +171,7 @@ class Declaration:
         return {name: tables[name] for name in order if name in tables}
 
     def key(self, name: str) -> str:
-        """The key of column `name`; for numbers, `name` escaped, a pattern that matches only it."""
+        """Returns the key of column `name`; for numbers, a pattern that matches only it, if free."""
         pattern = escape(name)
         alone = isinstance(self.kinds[name], NumericColumn) and pattern not in self._taken
         return pattern if alone else name
@@ -252,7 +252,7 @@ def _section(name: str, keys: Mapping[str, Any]) -> list[str]:
 
 
 def left_out_comments(declared: Declaration) -> list[str]:
-    """One comment for each column that is left out, and how to declare it anyway."""
+    """Returns comment lines on left-out columns, and on how to declare them anyway; [] if none."""
     lines = []
     for name, column in declared.kinds.items():
         if isinstance(column, LeftOutColumn):

@@ -91,7 +91,10 @@ class ArrayForm:
         return array[:, None] if len(stored) < len(self.shape) else np.moveaxis(array, -1, 1)
 
     def _count_outside(self, array: np.ndarray, place: PlaceOf, at: int = 0) -> int:
-        """Number of clipped values of `array`, whose first example has index `at`."""
+        """Returns the number of values of `array` to clip; its first example has index `at`.
+
+        Raises `Refused` if a number is not finite.
+        """
         (low, high), count = self.bounds, 0
         step = max(1, _BATCH_SIZE // max(math.prod(self.shape), 1))
         for start in range(0, len(array), step):

@@ -97,7 +97,10 @@ class ClassForm:
 
 
 def refuse_no_classes(classes: int, names: Sequence[str]) -> None:
-    """Raises `ValueError` unless two or more classes are declared, by number or unique `names`."""
+    """Raises `ValueError` unless either a number of `classes` or unique `names` are declared.
+
+    There must be two or more classes.
+    """
     if bool(names) == bool(classes) or len(names) == 1 or classes == 1:
         raise ValueError(
             f"classes is {classes} and labels is {[*names]}, but exactly one of them must declare "

@@ -70,7 +70,11 @@ def split_files(path: Path, split: str) -> list[Path]:
 
 
 def _parquet(folder: Path, split: str) -> list[Path]:
-    """Returns the Parquet files in folder `split` or named SPLIT or SPLIT-…; if it is "", all."""
+    """Returns the Parquet files of a split: those in the folder of its name, and those of its name.
+
+    The latter are called SPLIT or SPLIT-…, in `folder` or its subfolder "data"; if `split` is "",
+    these are all files there.
+    """
     patterns = (f"{split}.parquet", f"{split}-*.parquet") if split else ("*.parquet",)
     inside = sorted((folder / split).glob("*.parquet")) if split else []
     globs = [place.glob(each) for place in (folder, folder / "data") for each in patterns]

@@ -178,7 +178,8 @@ class Leaf(Part):
     shape: list[int] = []
     """Shape of an image that the numbers form; [] for a vector."""
     bounds: list[float] = Field([0.0, 1.0], max_length=2)
-    """Bounds [low, high] to which numbers are clipped; [] to use them unchanged."""
+    """Bounds [low, high] to which numbers are clipped; [] to use them unchanged. If the key is not
+    set, numbers beyond [0, 1] are refused."""
     text: bool = False
     """Whether x is text; without `labels`, y is the next character."""
     vocabulary: str = PRINTABLE

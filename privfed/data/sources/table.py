@@ -86,7 +86,9 @@ class GivenArrays(GivenTable):
     padding: int = Field(-1, ge=-1)
     """Token id of padding, which is not predicted; -1 if a mask states it, or there is none."""
     tokens_per_client: int = Field(0, ge=0)
-    """Largest number of tokens per client; further examples are left out. 0 means no limit."""
+    """Largest number of tokens per client in training. The first example of a client that exceeds it,
+    and all later ones, are left out. 0 means no limit.
+    """
     tokenizer: str = ""
     """Name of the tokenizer that made the tokens; recorded only."""
 

@@ -143,7 +143,8 @@ def _member(group: Any, name: str, called: str) -> Any:
 def _dataset(group: Any, name: str, called: str) -> Any:
     """The array `name` of a client.
 
-    Raises `Refused` if it is missing, in another file, or larger than its stored data.
+    Raises `Refused` if it is missing, in another file, or more than 1,032 times as large as its
+    stored data.
     """
     import h5py
 

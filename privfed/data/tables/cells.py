@@ -185,7 +185,8 @@ class CellRules:
         """The owner `[N]` of each row, a number from 0, and the names of the clients.
 
         Raises:
-          Refused: if a row names no client, or a name begins or ends with a blank.
+          Refused: if a row names no client, where words for empty cells count as none, or a name
+            begins or ends with a blank.
         """
         self._refuse_nameless(
             words,
@@ -200,7 +201,8 @@ class CellRules:
         """The site `[N]` of each row, a number from 0, and the names of the sites, sorted.
 
         Raises:
-          Refused: if a row names no site, or a name begins or ends with a blank.
+          Refused: if a row names no site, where words for empty cells count as none, or a name
+            begins or ends with a blank.
         """
         self._refuse_nameless(
             words,

@@ -89,8 +89,8 @@ def feature_matrix(
     A single column of arrays, such as images, is mapped instead of copied.
 
     Returns:
-      The features `[rows, features]`, and the number of values that were clipped or have no
-      category.
+      The features `[rows, features]`, and the number of values that were clipped or are undeclared
+      words.
 
     Raises:
       Refused: if `rules` refuses a cell.
@@ -126,7 +126,7 @@ def _mapped(feature: NumberFeature, array: np.ndarray, rules: CellRules) -> tupl
 
 
 def outside_bounds(numbers: Mapping[str, NumberFeature], table: Columns) -> tuple[Outside, ...]:
-    """For each declaration of bounds, the fraction of numbers outside, and the numbers' range."""
+    """Returns the `Outside` of each declaration of bounds in `numbers`, for the rows of `table`."""
     declared: dict[tuple[str, float, float], list[np.ndarray]] = {}
     for name, feature in numbers.items():
         key = (feature.column, feature.low, feature.high)
