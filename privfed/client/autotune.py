@@ -203,7 +203,7 @@ def _tried(trainer: LocalTrainer, way: Way, clients: int) -> None:
 
 
 def _too_long(trainer: LocalTrainer) -> str | None:
-    """Reason why models of this length are not stacked, or None."""
+    """Returns the reason why models of this length are not stacked, or None."""
     length = len(trainer.network.initial_params)
     if 2 * length <= _MOST:
         return None

@@ -184,7 +184,7 @@ class Batches:
     epochs: Indices
 
     def training(self) -> list[tuple[int, bool]]:
-        """For each step, a number n of clients, and whether all clients below n have a batch.
+        """Returns a number n of clients for each step, and whether all below n have a batch.
 
         Client n - 1 is the last that has a batch at this step. All clients below n have one if
         clients are in descending order of their number of steps.

@@ -90,7 +90,7 @@ class Attackers:
     _chosen: dict[int, Mask] = field(default_factory=dict, repr=False, compare=False)
 
     def byzantine(self, round: int) -> Mask:
-        """Mask `[N]` of the clients that attack in `round`; none do outside of `period`."""
+        """Returns a mask `[N]` of clients that attack in `round`; none do outside of `period`."""
         chosen = self.chosen(round)
         return chosen if self.attacking(round) else np.zeros_like(chosen)
 
@@ -100,7 +100,7 @@ class Attackers:
         return first <= round <= last
 
     def chosen(self, round: int) -> Mask:
-        """Mask `[N]` of the clients selected as Byzantine in `round`, also outside of `period`.
+        """Returns a mask `[N]` of the clients that are Byzantine in `round`, even beyond `period`.
 
         If the number of clients is `declared`, `fraction` of that number are selected, rounded to
         an integer. Otherwise each client is an independent Bernoulli(`fraction`) draw, which does

@@ -30,7 +30,7 @@ class CudaMemory:
     sharing: int = 1
 
     def free(self) -> int:
-        """Bytes that this process can still allocate."""
+        """Returns the bytes that this process can still allocate."""
         unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         return int(torch.cuda.mem_get_info(self.device)[0] + unused) // self.sharing
 

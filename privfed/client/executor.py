@@ -109,7 +109,7 @@ class LocalExecutor:
             yield Chunk(ids, rows, rows.new_ones(len(rows)))
 
     def _personal(self, ids: Indices, broadcast: Broadcast) -> Tensor:
-        """The personal models `[c, d]` of clients `ids` `[c]`."""
+        """Returns the personal models `[c, d]` of clients `ids` `[c]`."""
         objective, states = self.trainer.objective, None
         if not objective.personalises:
             raise ValueError("the objective has no personal models to score")
@@ -172,7 +172,7 @@ class LocalExecutor:
         ids: Indices,
         round: int,
     ) -> Chunk:
-        """The answer of clients `chunk` `[c]`, whose indices in `trainer` are `ids` `[c]`."""
+        """Returns the answer of clients `chunk` `[c]`, with indices `ids` `[c]` in `trainer`."""
         keys = self.streams.at("shuffle", round, trainer.federation.identify(ids))
         if exchange.task == "gradient":
             gradients = trainer.gradients(ids, exchange.broadcast["params"], keys)
@@ -251,7 +251,7 @@ class LocalExecutor:
         return trainer.train(np.zeros(1, dtype=np.int64), exchange.broadcast, None, keys)[0][0]
 
     def work(self, round: int, ids: Indices) -> tuple[Indices, Indices]:
-        """Numbers of local steps `[c]` and processed examples `[c]` of clients `ids` in `round`.
+        """Returns the numbers of local steps and of processed examples `[c]` of clients `ids`.
 
         A gradient over all examples, an exchange before training, and a measurement of one model
         count as one epoch each. The second gradient of a step counts as another step.
@@ -289,7 +289,7 @@ class LocalExecutor:
         return ids[np.argsort(-work, kind="stable")]
 
     def _weights(self, ids: Indices) -> Tensor:
-        """Weights `[c]`: declared constants, numbers of examples, or 1.
+        """Returns the weights `[c]`: declared constants, numbers of examples, or 1.
 
         The numbers of examples are at most `most_examples`, if that is set.
         """

@@ -101,7 +101,7 @@ class PerExample:
             raise Refused(f"{_MIXED} ({type(error).__name__}: {reason})") from error
 
     def _rows(self, name: str, count: int) -> Tensor:
-        """Gradients `[B, *]` of one parameter; zeros if the module does not use it."""
+        """Returns the gradients `[B, *]` of one parameter; zeros if the module does not use it."""
         parameter = self._parameters[name]
         if getattr(parameter, "grad_sample", None) is None:
             return torch.zeros(count, parameter.numel(), device=parameter.device)
@@ -109,7 +109,7 @@ class PerExample:
         return rows
 
     def gradients(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Per-example gradients `[B, d]` of the loss at the model w `[d]`."""
+        """Returns the per-example gradients `[B, d]` of the loss at the model w `[d]`."""
         network = self._network
         with torch.no_grad():
             for name, view in network.shapes.views(w).items():

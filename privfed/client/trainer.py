@@ -129,11 +129,11 @@ class LocalTrainer:
         return self.objective.broadcasts if self.objective.measures == "loss" else 1
 
     def steps(self, sizes: Indices, epochs: Indices | int) -> Indices:
-        """Local steps `[c]` of clients with `sizes` `[c]` examples in `epochs` epochs."""
+        """Returns the local steps `[c]` of clients with `sizes` `[c]` examples."""
         return steps(sizes, epochs, self.batch_size, self.most_steps)
 
     def gradients(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor:
-        """Each client's gradient `[c, d]` of its mean loss; zero for a client without examples."""
+        """Returns clients' gradients `[c, d]` of their mean losses; zero without examples."""
         return self._gradients(ids, params.expand(len(ids), -1), keys)
 
     def _gradients(self, ids: Indices, w: Tensor, keys: Keys) -> Tensor:
@@ -165,7 +165,7 @@ class LocalTrainer:
     def _mean(
         self, ids: Indices, w: Tensor, keys: Keys, batch_size: int, width: int, of: Statistic
     ) -> Tensor:
-        """Means `[c, width]` of the statistic `of` over each client's examples, at w `[c, d]`."""
+        """Returns means `[c, width]` of `of` over each client's examples, at models w `[c, d]`."""
         batches = plan_batches(self.federation, ids, keys, 1, batch_size)
         rows = torch.from_numpy(batches.rows).to(w.device)
         mask = torch.from_numpy(batches.mask).to(w.device)
@@ -253,12 +253,12 @@ class LocalTrainer:
         return self.network.gradient_of(losses, course.w, x, shares, reads, stacked)
 
     def _anchor(self, course: Course, broadcast: Broadcast) -> Tensor:
-        """Models `[c, d]` at which the second gradient of the clients' batches is computed."""
+        """Returns the models `[c, d]` at which the second gradient of batches is computed."""
         anchor = self.objective.anchor(course.w, broadcast, course.state, course.carried)
         return anchor.expand(len(course.w), -1)
 
     def _stacked_gradient(self, w: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-        """Each client's gradient `[c, d]` of its mean loss over its valid examples."""
+        """Returns each client's gradient `[c, d]` of its mean loss over its valid examples."""
         shares = mask / mask.sum(1, keepdim=True).clamp(min=1)
         return self.network.stacked_gradient(w, x, y, shares)
 
@@ -314,7 +314,7 @@ def preserved_generators(device: torch.device) -> AbstractContextManager[None]:
 
 
 def _draws(device: torch.device) -> Tensor:
-    """The state of torch's random generator for `device`."""
+    """Returns the state of torch's random generator for `device`."""
     if device.type == "cuda":
         return torch.cuda.get_rng_state(device)
     return torch.default_generator.get_state()

@@ -76,7 +76,7 @@ class Examples:
         return len(self.y)
 
     def take(self, index: Indices) -> Examples:
-        """The examples at the indices `index` `[n]`; `Mapped` features stay mapped."""
+        """Returns the examples at the indices `index` `[n]`; `Mapped` features stay mapped."""
         chosen = torch.from_numpy(index)
         owners = None if self.owners is None else self.owners[index]
         sites = None if self.sites is None else self.sites[index]
@@ -97,7 +97,7 @@ class Examples:
         return x.to(device, self.x.dtype), y.to(device)
 
     def to(self, device: torch.device) -> Examples:
-        """The same examples on `device`."""
+        """Returns the same examples on `device`."""
         return replace(self, x=self.x.to(device), y=self.y.to(device))
 
 
@@ -197,11 +197,11 @@ class Federation:
         return self.test_scale > 1.0
 
     def sizes(self, ids: Indices) -> Indices:
-        """Number of examples `[c]` of clients `ids`: for simulations only, never published."""
+        """Returns the numbers of examples `[c]` of clients `ids`, which are never published."""
         return self.offsets[ids + 1] - self.offsets[ids]
 
     def class_counts(self, ids: Indices) -> Tensor | None:
-        """Label counts of clients `ids` by class `[c, classes]`; None if labels are not classes."""
+        """Returns clients' label counts by class `[c, classes]`; None if labels are not classes."""
         y, classes = self.examples.y, self.examples.classes
         if y.dtype != torch.int64:
             return None
@@ -231,7 +231,7 @@ class Federation:
         return Population(self.sizes(ids), self.identify(ids), self.sites)
 
     def gather(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The examples at the indices `rows` `[...]`: x `[..., *features]` and y `[..., *]`.
+        """Returns examples at the indices `rows` `[...]`: x `[..., *features]` and y `[..., *]`.
 
         An index that pads `rows` must also be a valid index; the caller masks its example.
         """
@@ -242,7 +242,7 @@ class Federation:
         return x.index_select(0, flat).view(*rows.shape, *x.shape[1:]), labels
 
     def to(self, device: torch.device) -> Federation:
-        """The same population, with all its examples on `device`."""
+        """Returns the same population, with all its examples on `device`."""
         return self._each(lambda part: part.to(device))
 
     def _each(self, change: Callable[[Examples], Examples]) -> Federation:
@@ -291,6 +291,6 @@ class Federation:
 
 
 def client_number(name: str) -> int:
-    """A client's identity in [0, 2^63), which depends on its name alone."""
+    """Returns a client's identity in [0, 2^63), which depends on its name alone."""
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

@@ -73,7 +73,7 @@ def bounds_warning(test: Examples) -> str:
 
 
 def _distinct_rows(examples: Examples) -> set[int]:
-    """The hash of each distinct example (features and label)."""
+    """Returns the hash of each distinct example (features and label)."""
     distinct: set[int] = set()
     for start in range(0, len(examples), _BATCH_SIZE):
         index = torch.arange(start, min(start + _BATCH_SIZE, len(examples)))
@@ -101,7 +101,7 @@ def with_held_back(federation: Federation, fraction: float) -> tuple[Federation,
 
 
 def _only(federation: Federation, chosen: np.ndarray) -> Federation:
-    """The population with only the examples `chosen` `[N]`."""
+    """Returns the population with only the examples `chosen` `[N]`."""
     before = np.concatenate([[0], np.cumsum(chosen)]).astype(np.int64)
     offsets: Indices = before[federation.offsets]
     examples = federation.examples.take(np.flatnonzero(chosen))
@@ -236,12 +236,12 @@ def _split_clients(pool: Examples, fraction: float, streams: Streams) -> Holdout
 
 
 def _uniform(name: str, root: int) -> float:
-    """A uniform number in [0, 1), determined by a client's name and the common `root`."""
+    """Returns a uniform number in [0, 1), determined by a client's name and the common `root`."""
     return client_number(f"{root}/{name}") / 2.0**63
 
 
 def _of_clients(pool: Examples, chosen: np.ndarray) -> Examples:
-    """The examples of the chosen clients `[clients]`, renumbered from 0."""
+    """Returns the examples of the chosen clients `[clients]`, renumbered from 0."""
     assert pool.owners is not None
     number = np.cumsum(chosen) - 1
     examples = pool.take(np.flatnonzero(chosen[pool.owners]))
@@ -262,7 +262,7 @@ def _split_each_client(pool: Examples, fraction: float, streams: Streams) -> Hol
 
 
 def _mean_size(test: Examples) -> float | None:
-    """The mean number of examples per client in `test`; None if it states no clients."""
+    """Returns the mean number of examples per client in `test`; None if it states no clients."""
     if test.owners is None:
         return None
     return len(test) / max(len(np.unique(test.owners)), 1)

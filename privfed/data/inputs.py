@@ -130,7 +130,7 @@ class Input(Part):
         )
 
     def synthetic(self, count: int, generator: torch.Generator) -> Tensor:
-        """Synthetic values `[count, *shape]`; ids include the largest, masks may end in zeros."""
+        """Returns synthetic values `[count, *shape]`: also the largest id; masks that end in 0."""
         shape = (count, *self.shape)
         if self.bounds:
             return torch.randn(shape, generator=generator)
@@ -161,7 +161,7 @@ def side_by_side(values: Mapping[str, Tensor], inputs: Inputs) -> Tensor:
 
 
 def by_name(x: Tensor, inputs: Inputs) -> dict[str, Tensor]:
-    """The inputs `[..., *shape]` in `x` `[..., entries]`: the reverse of `side_by_side`."""
+    """Returns the inputs `[..., *shape]` in `x` `[..., entries]`: the reverse of `side_by_side`."""
     ordered = sorted(inputs.items())
     parts = torch.split(x, [each.size for _, each in ordered], -1)
     return {
@@ -171,7 +171,7 @@ def by_name(x: Tensor, inputs: Inputs) -> dict[str, Tensor]:
 
 
 def synthetic_inputs(inputs: Inputs, count: int, seed: int = 0) -> Tensor:
-    """Synthetic examples of all inputs, as one tensor like that of `side_by_side`."""
+    """Returns the synthetic examples of all inputs, as one tensor like that of `side_by_side`."""
     generator = torch.Generator().manual_seed(seed)
     values = {name: each.synthetic(count, generator) for name, each in sorted(inputs.items())}
     return side_by_side(values, inputs)

@@ -103,7 +103,7 @@ class Preprocessing(Part):
         missing: float | None = None,
         clips: bool = True,
     ) -> Preprocessing:
-        """The preprocessing of one array `[N, *shape]` with common `bounds`.
+        """Returns the preprocessing of one array `[N, *shape]` with common `bounds`.
 
         Args:
           column: name of the array.
@@ -118,7 +118,7 @@ class Preprocessing(Part):
 
     @classmethod
     def of_mapped(cls, column: str, x: Mapped, clips: bool = True) -> Preprocessing:
-        """The preprocessing that `x` applies to its store."""
+        """Returns the preprocessing that `x` applies to its store."""
         return cls.of_array(column, x.shape[1:], x.bounds, x.onto, x.missing, clips)
 
 

@@ -160,13 +160,13 @@ def count_outputs(model: Model, examples: Examples, output: Key) -> int | None:
 
 
 def _output_shape(x: Tensor, examples: Examples, loss: Loss) -> tuple[int, ...]:
-    """The shape that the outputs of a model for x must have."""
+    """Returns the shape that the outputs of a model for x must have."""
     positions = tuple(examples.y.shape[1:]) if examples.y.dtype == torch.int64 else ()
     return (len(x), *positions, loss.width(examples))
 
 
 def _synthetic_features(examples: Examples) -> Tensor:
-    """The features of three synthetic examples, with the shape and type of `examples`."""
+    """Returns the features of three synthetic examples, with the shape and type of `examples`."""
     shape = (3, *examples.x.shape[1:])
     if examples.inputs:
         return synthetic_inputs(examples.inputs, 3)
@@ -298,7 +298,7 @@ def _reset_statistics(module: nn.Module, averaged: Shapes) -> None:
 
 
 def _constants(module: nn.Module, shapes: Shapes) -> dict[str, Tensor]:
-    """The parameters and buffers of `module` that are not in the flat vector."""
+    """Returns the parameters and buffers of `module` that are not in the flat vector."""
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return {name: tensor.detach() for name, tensor in tensors.items() if name not in shapes.names}
 

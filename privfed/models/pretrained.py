@@ -51,7 +51,7 @@ def mark(module: nn.Module, trained: Iterable[str], origins: Origins) -> None:
 
 
 def origins_of(module: nn.Module) -> tuple[Origins, ...]:
-    """The known origins of the weights of `module`."""
+    """Returns the known origins of the weights of `module`."""
     marked = [vars(part)[_MARK] for part in module.modules() if _MARK in vars(part)]
     digests = [_digest(tensor) for tensor in _tensors(module).values()]
     known = [_HANDED_OUT[digest] for digest in digests if digest in _HANDED_OUT]
@@ -73,7 +73,7 @@ def unchanged(module: nn.Module) -> bool:
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters and buffers of `module` by name, except those that have no shape yet."""
+    """Returns the parameters and buffers of `module` by name, except lazy ones."""
     named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return {name: tensor for name, tensor in named.items() if not is_lazy(tensor)}
 
@@ -95,7 +95,7 @@ def _digest(tensor: Tensor) -> str | None:
 
 
 def tensor_bytes(tensor: Tensor) -> bytes:
-    """The bytes of a tensor of any type, as in memory."""
+    """Returns the bytes of a tensor of any type, as in memory."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 
@@ -105,7 +105,7 @@ _PROGRAMS = {".pt2", ".onnx"}
 
 
 def start_files(init: str) -> list[Path]:
-    """The files to load for `model.init`: a file, or those in a run directory or adapter folder."""
+    """Returns the files to load for `model.init`: itself, or those in a folder."""
     path = Path(init)
     if is_adapter_folder(init):
         return [path / WEIGHTS]
@@ -151,7 +151,7 @@ def load_start(module: nn.Module, init: str, fresh: Iterable[str]) -> None:
 
 
 def _targets(module: nn.Module, stored: Collection[str], fresh: Iterable[str]) -> dict[str, Tensor]:
-    """The tensors of `module` that a file with tensors named `stored` must contain.
+    """Returns the tensors of `module` that a file with tensors named `stored` must contain.
 
     The file may contain a tied parameter under only one of its names, and may omit buffers that are
     not in the module's `state_dict`.
@@ -173,7 +173,7 @@ def _is_fresh(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _read(init: str) -> dict[str, Tensor]:
-    """The tensors in the files of `init`, by name; changes of adapters are merged into weights.
+    """Returns the tensors in the files of `init`, by name; adapters are merged into weights.
 
     Raises `Refused` if a file cannot be read, or lacks an adapted weight.
     """

@@ -200,7 +200,7 @@ class Evaluation:
         return "; ".join(filter(None, notes)) or None
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `privfed evaluate --json` prints."""
+        """Returns the object that `privfed evaluate --json` prints."""
         return {
             **self.measures,
             "constant": self.constant,

@@ -157,7 +157,7 @@ class Exported:
     difference: float
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `privfed export --json` prints."""
+        """Returns the object that `privfed export --json` prints."""
         return {
             **self.facts,
             "file": str(self.to),

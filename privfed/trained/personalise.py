@@ -65,7 +65,7 @@ class Personalised:
     note: str
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `privfed evaluate --personalise --json` prints."""
+        """Returns the object that `privfed evaluate --personalise --json` prints."""
         return {
             "measure": self.measure,
             "clients": self.clients,

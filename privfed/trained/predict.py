@@ -68,7 +68,7 @@ class Predicted:
         return notes
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `privfed predict --json` prints."""
+        """Returns the object that `privfed predict --json` prints."""
         return {
             **self.measures,
             "rows": self.rows,

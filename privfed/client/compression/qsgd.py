@@ -81,6 +81,6 @@ class Qsgd(RowByRow):
 
 
 def _uniforms(keys: Keys, rows: Tensor) -> Tensor:
-    """Uniform numbers in [0, 1) `[c, d]`, independent for each client."""
+    """Returns uniform numbers in [0, 1) `[c, d]`, independent for each client."""
     drawn = uniforms(keys.per_client(rows.shape[1], salt=_SALT))
     return torch.from_numpy(drawn).to(rows)

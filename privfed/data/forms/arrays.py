@@ -66,7 +66,7 @@ class ArrayForm:
         return (self.shape, (*area, channels), *flat)
 
     def features(self, array: np.ndarray | Pieces, place: PlaceOf) -> tuple[Mapped, int]:
-        """The features of an array `[N, *stored]`, and the number of clipped values.
+        """Returns the features of an array `[N, *stored]`, and the number of clipped values.
 
         An array in pieces is not copied. Raises `Refused` if a number is not finite.
         """

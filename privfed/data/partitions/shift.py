@@ -75,7 +75,7 @@ class Covariate(Part):
 
 
 def _image_shape(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
-    """Channels, height and width of an example of `shape`; None if it is not an image."""
+    """Returns channels, height and width of an example of `shape`; None if it is no image."""
     if len(shape) == 3:
         return shape[0], shape[1], shape[2]
     side = math.isqrt(shape[0]) if len(shape) == 1 else 0

@@ -47,7 +47,7 @@ def table_names(table: Any, called: str) -> list[str]:
 
 
 def as_arrow(table: Any, names: Sequence[str], called: str) -> pyarrow.Table:
-    """The columns `names` of a table of any supported library.
+    """Returns the columns `names` of a table of any supported library.
 
     Raises:
       Refused: if a column has no single type, or the data set has a transform; the message calls

@@ -31,7 +31,7 @@ class SquaredError(Loss):
         return "mae"
 
     def defaults(self, task: Task) -> Mapping[str, Any]:
-        """Defaults with a client learning rate that cannot overshoot in a linear model.
+        """Returns defaults with a client learning rate that cannot overshoot in a linear model.
 
         For one output w.x + b, the mean of (w.x + b - y)^2 over any batch has the Hessian 2 mean(x'
         x'^T), x' = (x, 1): positive semi-definite, its largest eigenvalue at most its trace, 2

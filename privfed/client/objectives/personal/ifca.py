@@ -125,7 +125,7 @@ class Ifca(Objective):
 
 
 def _choice(measured: Tensor | None) -> Tensor:
-    """Index of the model that each client `[c]` chooses."""
+    """Returns the index of the model that each client `[c]` chooses."""
     if measured is None:
         raise ValueError("IFCA needs each client's loss at every model, but got none")
     return measured.argmin(1)
