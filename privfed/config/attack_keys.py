@@ -13,7 +13,7 @@ from privfed.core.parts import Part
 class AttackKeys(Part):
     fraction: float = Field(0.0, ge=0, lt=1)
     """The fraction of all clients that is Byzantine, rounded to a number of clients. If the source
-    names its clients, each is Byzantine independently with this probability."""
+    names its clients, each is drawn independently with this probability instead."""
     selection: Literal["once", "round"] = "once"
     """Whether attackers are drawn "once" for all rounds, or again in each "round"."""
     stage: Literal["auto", "before_bound", "after_bound"] = "auto"

@@ -46,8 +46,8 @@ class Run(Part):
     starts."""
     precision: Literal["full", "mixed", "fast"] = "full"
     """Precision of local steps. "mixed" computes them in bfloat16 where that is safe and faster,
-    and nothing else (`privfed.models.precision`). "fast": "mixed" if it is faster, as measured when
-    the run starts."""
+    and nothing else (`privfed.models.precision`). "fast": "mixed" if it is accurate and 1.1 times
+    as fast or more, as measured when the run starts."""
     evaluate_every: int = Field(5, ge=1)
     """The number of rounds between evaluations of the model; the last round is evaluated too."""
     simulation_metrics: bool = False
@@ -99,10 +99,10 @@ class Data(Part):
     sites_per_client: int = Field(1, ge=1, le=64)
     """The declared largest number of sites at which one client has rows; more are refused."""
     site_partition: Literal["even", "size", "label", "elsewhere"] = "even"
-    """The assignment of clients to sites if no column states it. "even": equally many clients at
-    each. "size": numbers proportional to 1, 1/2, 1/3, ….  "label": by their most frequent label, so
-    that label distributions differ between sites. "elsewhere": sites run on their own machines
-    (`privfed federation run`)."""
+    """The assignment of clients to sites if no column states it. "even": numbers of
+    clients that differ by at most one. "size": expected numbers proportional to 1, 1/2, 1/3, ….
+    "label": by their most frequent label, so that label distributions differ between sites.
+    "elsewhere": sites run on their own machines (`privfed federation run`)."""
     storage_keys: ClassVar[frozenset[str]] = frozenset(
         {"sites", "sites_per_client", "site_partition"}
     )
@@ -138,7 +138,7 @@ class Client(Part):
     """The number of first epochs of a round that train only the local part of the model
     (`model.local`); the others train the shared part. 0: all train both."""
     batch_size: int = Field(10, ge=1)
-    """Examples in a local step."""
+    """The number of examples in a local step; the last step of an epoch may have fewer."""
     stragglers: float = Field(0.0, ge=0, le=1)
     """The probability with which a client trains fewer epochs, drawn for each client and round."""
     drop_stragglers: bool = False
