@@ -110,7 +110,7 @@ class DpSgd(Part):
     private: ClassVar[bool] = True
 
     def steps(self, epochs: int) -> int:
-        """Returns the local steps per round."""
+        """Returns the number of local steps per round."""
         return epochs * math.ceil(1 / self.sampling_rate)
 
     def event(self, epochs: int) -> Event:

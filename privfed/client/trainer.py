@@ -129,7 +129,7 @@ class LocalTrainer:
         return self.objective.broadcasts if self.objective.measures == "loss" else 1
 
     def steps(self, sizes: Indices, epochs: Indices | int) -> Indices:
-        """Returns the local steps `[c]` of clients with `sizes` `[c]` examples."""
+        """Returns the number of local steps `[c]` of clients with `sizes` `[c]` examples."""
         return steps(sizes, epochs, self.batch_size, self.most_steps)
 
     def gradients(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor:
@@ -165,7 +165,10 @@ class LocalTrainer:
     def _mean(
         self, ids: Indices, w: Tensor, keys: Keys, batch_size: int, width: int, of: Statistic
     ) -> Tensor:
-        """Returns means `[c, width]` of `of` over each client's examples, at models w `[c, d]`."""
+        """Returns the mean `[c, width]` of a statistic over each client's examples.
+
+        The statistic is `of`, at the models w `[c, d]`.
+        """
         batches = plan_batches(self.federation, ids, keys, 1, batch_size)
         rows = torch.from_numpy(batches.rows).to(w.device)
         mask = torch.from_numpy(batches.mask).to(w.device)

@@ -103,7 +103,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class Federation:
-    """Clients' examples, and the test set, which is public and has none of them unless `shared`.
+    """Clients' examples, and a public test set without examples of clients, unless it is `shared`.
 
     Client k's examples are `examples` at indices `offsets[k]:offsets[k + 1]`; there may be none.
     With sites, the store has an *entry* for each client at each of its sites, and `offsets`,
@@ -197,7 +197,7 @@ class Federation:
         return self.test_scale > 1.0
 
     def sizes(self, ids: Indices) -> Indices:
-        """Returns the numbers of examples `[c]` of clients `ids`, which are never published."""
+        """Returns the clients' numbers of examples `[c]`, for simulations only: never published."""
         return self.offsets[ids + 1] - self.offsets[ids]
 
     def class_counts(self, ids: Indices) -> Tensor | None:

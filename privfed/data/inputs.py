@@ -130,7 +130,10 @@ class Input(Part):
         )
 
     def synthetic(self, count: int, generator: torch.Generator) -> Tensor:
-        """Returns synthetic values `[count, *shape]`: also the largest id; masks that end in 0."""
+        """Returns synthetic values `[count, *shape]`.
+
+        Token ids include the largest one, and masks may end in zeros.
+        """
         shape = (count, *self.shape)
         if self.bounds:
             return torch.randn(shape, generator=generator)

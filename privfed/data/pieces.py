@@ -104,7 +104,10 @@ class Mapped:
         return self.store[rows]
 
     def outside(self) -> tuple[float, tuple[float, float]]:
-        """Returns the fraction of numbers outside `bounds`, and the range of both together."""
+        """Returns the fraction of numbers outside `bounds`, and a range.
+
+        The range is the smallest one that contains all numbers and the bounds.
+        """
         low, high = self.bounds
         beyond, count, least, most = 0, 0, low, high
         size = max(1, _BATCH_SIZE // max(math.prod(self.shape[1:]), 1))

@@ -144,7 +144,7 @@ def _store(
 def _of_an_entry(
     typical: float | None, pool: Examples, split: HoldoutSplit, sites: Sites
 ) -> float | None:
-    """Returns the estimated size of an entry: a client's size `typical`, by its number of sites.
+    """Returns the estimated size of an entry: `typical` divided by a client's number of sites.
 
     If the source states sites, it is the mean size of the test set's entries; it remains `typical`
     if the test set states no owners or sites, or its clients also train.

@@ -61,7 +61,7 @@ def predictions(net: Network, params: Tensor, examples: Examples, client: str = 
 
 
 def refuse_unwritable(path: Path, option: str, data: Collection[str]) -> None:
-    """Raises `Refused` if `path` has another suffix than a table, or is in no folder.
+    """Raises `Refused` if `path` has no suffix of a table, or its folder is missing.
 
     A path among the files `data`, which must not be overwritten, is refused, too. `option` is the
     command-line option with this path, for messages.

@@ -101,7 +101,7 @@ class Compression(Part):
         return 0
 
     def factor(self, shapes: Shapes) -> float:
-        """Returns the approximate ratio of the norms of message (before its clip) and update."""
+        """Returns the approximate ratio of a message's norm, before clipping, to its update's."""
         return 1.0
 
     def init(self, space: Space) -> Memory:

@@ -52,7 +52,7 @@ class Matrices:
 
     @classmethod
     def thinned(cls, shapes: Shapes, saves: int) -> Matrices:
-        """Returns the matrices whose smaller side exceeds `saves`, and all others apart."""
+        """Returns the matrices whose smaller side exceeds `saves`, and the other parameters."""
         matrices, others = [], []
         ends = itertools.accumulate(shapes.sizes)
         for shape, size, end in zip(shapes.shapes, shapes.sizes, ends, strict=True):

@@ -139,7 +139,7 @@ class PowerSgd(ErrorFeedback):
 
 @functools.lru_cache(maxsize=4)
 def _split(shapes: Shapes, rank: int) -> Matrices:
-    """Returns the compressed matrices: both sides exceed twice the rank."""
+    """Returns the matrices to compress, whose sides exceed twice the rank, and the others."""
     return Matrices.thinned(shapes, 2 * rank)
 
 

@@ -106,7 +106,10 @@ class FedPa(Objective):
         return released, {"rounds": memory["rounds"] + 1}
 
     def _parts(self, carried: Tensor | None) -> list[Tensor]:
-        """Returns the means of window and samples, and the terms of the inverse, `[c, d]` each."""
+        """Splits `carried` into vectors `[c, d]`.
+
+        Returns the window's mean, the samples' mean, and the terms of the inverse.
+        """
         if carried is None:
             raise ValueError("FedPA needs the clients' carried samples, but got none")
         return list(carried.chunk(self.samples + 1, dim=1))

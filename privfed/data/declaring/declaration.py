@@ -171,7 +171,7 @@ class Declaration:
         return {name: tables[name] for name in order if name in tables}
 
     def key(self, name: str) -> str:
-        """Returns the key of column `name`; of numbers, a pattern that matches only it, if free."""
+        """Returns the key of column `name`: for numbers, escaped, unless a column is so named."""
         pattern = escape(name)
         alone = isinstance(self.kinds[name], NumericColumn) and pattern not in self._taken
         return pattern if alone else name
@@ -299,7 +299,7 @@ def _data_section(declared: Declaration) -> list[str]:
 
 
 def _client_count(declared: Declaration) -> list[str]:
-    """Returns lines on the numbers of clients and sites, the test set and the population."""
+    """Returns lines that declare numbers of clients and sites, test set and population."""
     sites = _site_counts(declared.sites) if declared.sites else []
     if declared.known:
         return [_line(key, value) for key, value in declared.known.items()] + sites
@@ -312,7 +312,7 @@ def _client_count(declared: Declaration) -> list[str]:
 
 
 def _site_counts(sites: SampleSites) -> list[str]:
-    """Returns lines on the numbers of sites and of sites per client, as in the sample."""
+    """Returns lines that declare the sample's numbers of sites and of sites per client."""
     lines = [_line("sites", sites.count, "number of sites, a public constant: as in the sample")]
     if sites.per_client > 1:
         why = "largest number of sites per client: as in the sample"

@@ -197,7 +197,7 @@ def _sites(
 ) -> SampleSites:
     """Returns the sites of the sample, and the largest number of sites of one client.
 
-    If one of the two columns is neither words nor numbers, these are no sites, and 1.
+    If one of the two columns is neither words nor numbers, the numbers are 0 and 1.
     """
     if isinstance(clients, str) or isinstance(sites, str):
         return SampleSites(site, 0, 1)

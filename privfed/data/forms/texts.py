@@ -75,7 +75,7 @@ class TextForm:
     window: int
 
     def next_tokens(self, texts: Sequence[str]) -> tuple[Tensor, Tensor, Indices]:
-        """Returns windows x and y `[M, window]` of tokens, and each window's text by index `[M]`.
+        """Returns windows x and y `[M, window]` of tokens, and the index `[M]` of their text.
 
         y has the token that follows each token of x. A text of fewer than two tokens has no window.
         """
@@ -93,7 +93,10 @@ class TextForm:
         return torch.from_numpy(x)
 
     def shares(self, texts: Sequence[str]) -> Tensor:
-        """Returns the frequency of each token in each text, `[N, tokens]`; 0 if it is empty."""
+        """Returns the relative frequency of each token in each text, float32 `[N, tokens]`.
+
+        For an empty text, all are 0.
+        """
         x = np.zeros((len(texts), self.tokens.count), dtype=np.float32)
         for row, text in zip(x, texts, strict=True):
             tokens = self.tokens.encode(text)

@@ -71,10 +71,10 @@ def split_files(path: Path, split: str) -> list[Path]:
 
 
 def _parquet(folder: Path, split: str) -> list[Path]:
-    """Returns the Parquet files of a split: those in the folder of its name, and those of its name.
+    """Returns the Parquet files of a split.
 
-    The latter are called SPLIT or SPLIT-…, in `folder` or its subfolder "data"; if `split` is "",
-    these are all files there.
+    These are the files in the folder named `split`, and those named SPLIT or SPLIT-… in `folder` or
+    its subfolder "data". If `split` is "", these are all files in the latter two.
     """
     patterns = (f"{split}.parquet", f"{split}-*.parquet") if split else ("*.parquet",)
     inside = sorted((folder / split).glob("*.parquet")) if split else []

@@ -65,7 +65,7 @@ class Idx(Part):
         return self._load(self.test_prefix) if self.test_prefix else None
 
     def load_inputs(self) -> Examples:
-        """Returns the images of the file `path` without labels; of a folder, with labels."""
+        """Returns the images in `path`: without labels if it is a file, otherwise with labels."""
         if not Path(self.path).is_file():
             return self._load(self.prefix)
         x = read_idx(Path(self.path))

@@ -60,7 +60,10 @@ def read_users(folder: Path) -> list[LeafUser]:
 
 
 def place_of(users: Sequence[LeafUser], owners: np.ndarray, index: int) -> str:
-    """Returns the name of example `index` in messages, given the ascending `owners` of all."""
+    """Returns the name of example `index` in messages.
+
+    `owners` `[N]` is each example's user, in ascending order.
+    """
     owner = int(owners[index])
     return f"{users[owner].place}, example {index - np.searchsorted(owners, owner) + 1}"
 

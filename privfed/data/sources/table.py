@@ -246,7 +246,7 @@ class Table(DeclaredTable):
         return None if Path(self.path).suffix.lower() == ".npz" else super().squared_norm
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Returns two origins: this client column in any file, and this file with any."""
+        """Returns two origins: this client column, in any file, and this file."""
         return origins_of_file(self.client, self.path)
 
     def load(self, clients: int, streams: Streams) -> Examples:

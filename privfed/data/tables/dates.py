@@ -70,7 +70,7 @@ class Dates(Part):
 
 
 def day_number(date: str) -> float:
-    """Returns days from 1970-01-01 to an ISO date. Raises `ValueError` if `date` is not one."""
+    """Returns the days from 1970-01-01 to an ISO date. Raises `ValueError` if `date` is not one."""
     try:
         return _days(date, ISO)
     except ValueError:

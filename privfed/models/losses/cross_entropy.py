@@ -97,7 +97,7 @@ class MultiLabel(Loss):
         return log_odds(y.double().mean(0))
 
     def baseline_outputs(self, y: Tensor, width: int) -> Tensor:
-        """Returns outputs proportional to the recall that each label adds to a constant one.
+        """Returns outputs proportional to each label's part in a constant prediction's recall.
 
         A label's output is the mean of 1 / n over the examples that have it, among n labels each,
         and of 0 over all others. The k labels with the largest outputs are the best constant
