@@ -270,8 +270,8 @@ class LocalExecutor:
         """Returns each client's number of epochs `[c]`.
 
         Stragglers (Li et al. 2020, section 5.2) have fewer: a uniform number from 1 to E - 1 (1 if
-        E is 1), with E the trainer's epochs. Public random numbers draw it, independently of the
-        data.
+        E is 1), with E the trainer's epochs. It is drawn by public random numbers,
+        independently of the data.
         """
         most = np.full(len(who), self.trainer.epochs)
         if not self.stragglers:

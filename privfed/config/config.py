@@ -152,7 +152,7 @@ class Config:
 
     @property
     def unbounded(self) -> bool:
-        """Whether attackers' rows may exceed the norm bound of honest clients: see `stage`.
+        """Whether attackers' rows may exceed the norm bound of honest clients, by `attack.stage`.
 
         With "auto", sites that are the parties enforce the bound on their clients' rows.
         """

@@ -94,7 +94,7 @@ class Data(Part):
     setting: Literal["cross_device", "cross_silo"] = "cross_device"
     """"cross_device": clients need not return. "cross_silo": they return, and may keep state."""
     sites: int = Field(0, ge=0, le=10_000)
-    """The number of sites that hold the clients, as hospitals hold patients: a declared public
+    """The number of sites that have the clients' data, such as hospitals: a declared public
     constant, never counted. 0: there are no sites. A site may have no clients."""
     sites_per_client: int = Field(1, ge=1, le=64)
     """The declared largest number of sites at which one client has rows; more are refused."""
@@ -261,7 +261,7 @@ class EvaluationKeys(Part):
     """The fraction of a client's examples held out for evaluation, spread evenly; 0: the client
     evaluates on all its training examples."""
     size: int = Field(0, ge=0)
-    """The expected cohort size of an evaluation; 0: that of training."""
+    """The expected cohort size of an evaluation; 0: the one of training."""
     personal: bool = False
     """Whether clients evaluate their personal models, if they have any."""
     confidence: float = Field(0.95, ge=0.5, lt=1)

@@ -65,7 +65,7 @@ bytes, line and paragraph separators."""
 
 
 def visible(text: str) -> str:
-    r"""Returns `text` with invisible characters escaped as in Python; newlines and tabs are kept.
+    r"""Returns `text` with invisible characters, except newlines and tabs, escaped as in Python.
 
     >>> print(visible("runs/a\x1b[31m\u202e"))
     runs/a\x1b[31m\u202e

@@ -1,7 +1,7 @@
 """Builds the population from a source and a partition: the clients, and the test set.
 
 The order matters for privacy: the public test set is held out before the rest is partitioned, so
-none of its examples belongs to a client. A simulated partition is fixed before training, and
+its examples are never assigned to a client. A simulated partition is fixed before training, and
 draws its random numbers from the run's seed alone.
 """
 

@@ -189,7 +189,7 @@ class Network:
     def _mean_loss(
         self, leaves: Leaves, x: Tensor, y: Tensor, factors: dict[str, Factor] | None = None
     ) -> Tensor:
-        """Returns one model's mean loss; `factors` is that of `sequence_forward`."""
+        """Returns one model's mean loss; for `factors`, see `sequence_forward`."""
         x = channels_last(x) if self.channels_last and not x.is_cuda else x
         with torch.enable_grad():
             outputs = self._call(leaves, x, self.mixed, factors)

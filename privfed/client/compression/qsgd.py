@@ -55,7 +55,7 @@ class Qsgd(RowByRow):
     levels: int = Field(4, ge=1, le=32767)
     """Number s of levels above zero."""
     bucket: int = Field(512, ge=1)
-    """Number of values that share a norm."""
+    """Number of values in a bucket, which are rounded relative to the norm of the bucket."""
 
     def bits(self, shapes: Shapes) -> float:
         d = shapes.length

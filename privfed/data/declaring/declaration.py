@@ -39,7 +39,7 @@ class LabelKind:
 
 
 def label_kind(column: np.ndarray | Words | str, where: str) -> LabelKind:
-    """Infers a label's declaration: classes if all cells are words or integers 0 to 19, or numbers.
+    """Infers a label's declaration: classes if all are words or integers 0 to 19, else a number.
 
     Args:
       column: the label's column: numbers `[N]`, words, or the name of another type.

@@ -116,7 +116,7 @@ def encoding_of(sample: Path) -> str:
 
 
 def csv_header(path: Path, dialect: Dialect, skips: bool = False) -> list[str]:
-    """Returns the names in the first row, which are private; `skips` is that of `read_csv`."""
+    """Returns the names in the first row, which are private; for `skips`, see `read_csv`."""
     from pyarrow import csv
 
     one_thread = _reading(dialect, threads=False)  # then errors state the row
