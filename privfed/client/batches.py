@@ -253,7 +253,7 @@ def plan_batches(
 
 
 def _permutations(sizes: Indices, keys: Keys, epochs: int) -> Indices:
-    """Permutations `[c, epochs, L]`: row (k, e) starts with a permutation of 0 … sizes[k] - 1."""
+    """Returns `[c, epochs, L]`: row (k, e) starts with a permutation of 0 … sizes[k] - 1."""
     longest = max(int(sizes.max(initial=0)), 1)
     orders = np.empty((len(sizes), epochs, longest), dtype=np.int64)
     beyond = np.arange(longest) >= sizes[:, None]

@@ -275,7 +275,10 @@ def _overridden(kind: str, base: type[BaseModel]) -> list[str]:
 
 
 def _overriding(kind: str, base: type[BaseModel], hook: str) -> str:
-    """Returns the source of an override that calls `hook` of `base`, with the contract's docstring."""
+    """Returns the source of an override of `hook`, which calls the overridden method of `base`.
+
+    Its docstring is that of the contract.
+    """
     signature = inspect.signature(getattr(base, hook))
     plain = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
     forms: dict[Any, str] = {

@@ -56,7 +56,7 @@ class Loss(Part):
 
     @abstractmethod
     def width(self, examples: Examples) -> int:
-        """Number of outputs per example or position that the labels of `examples` require.
+        """Returns the number of outputs per example or position that `examples` require.
 
         Raises `Refused` if the loss does not support labels of this kind.
         """
@@ -66,7 +66,7 @@ class Loss(Part):
         """Returns the constant outputs `[width]` with the least mean loss on labels y `[N, *]`."""
 
     def baseline_outputs(self, y: Tensor, width: int) -> Tensor:
-        """The constant outputs `[width]` with the best first measure on labels y `[N, *]`."""
+        """Returns constant outputs `[width]` with the best first measure on labels y `[N, *]`."""
         return self.minimiser(y, width)
 
     @abstractmethod

@@ -130,7 +130,7 @@ class Subspaces:
         return torch.cat([*(part.flatten(1) for part in thin), self.matrices.others_of(rows)], 1)
 
     def back(self, sent: Tensor) -> Tensor:
-        """Each sent matrix times the transpose of its basis, and the other values: `[c, d]`."""
+        """Returns `[c, d]`: sent matrices times their transposed bases, and the other values."""
         flat, start = sent.new_zeros(len(sent), self.d), 0
         for matrix, basis in self._pairs():
             rank = basis.shape[1]

@@ -119,7 +119,7 @@ class PowerSgd(ErrorFeedback):
         return _thin(sending.broadcast["compression_left"][None], sides, self.rank)
 
     def _update(self, sent: Tensor, sending: Sending) -> Tensor:
-        """Updates `[c, d]` of rows `[c, m]` of the second exchange: P^ Q'^T of each layer."""
+        """Returns updates `[c, d]` from rows `[c, m]` of the second exchange: P^ Q'^T by layer."""
         split = _split(sending.space.shapes, self.rank)
         flat = sent.new_zeros(len(sent), sending.space.shapes.length)
         sides = [each.width for each in split.matrices]
