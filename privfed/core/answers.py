@@ -1,8 +1,8 @@
 """Checks external parts against the contract of their kind.
 
 A part's hooks (methods that a run calls) must return values of the type and shape that the contract
-states. If the part extends a class of privfed other than `Part`, every public name that it defines
-must be a hook, a key of the run file, a declaration (a class attribute or property that a run
+states. Public names of a part that extends a class of privfed other than `Part` are checked, too.
+Each must be a hook, a key of the run file, a declaration (a class attribute or property that a run
 reads), or a name that the part's own code reads.
 """
 

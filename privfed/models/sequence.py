@@ -54,8 +54,8 @@ class Factor:
 def sequence_of(module: nn.Module, trained: frozenset[str]) -> Layers | None:
     """Returns the layers of `module`, reordered for speed; None if a layer is not supported.
 
-    A layer is supported if it is of a known type (not of a subclass), has no hooks, no rare option
-    such as `inplace`, and all of its parameters are in `trained`, the names of trained parameters.
+    A layer is supported if it is of a known type (not of a subclass), and has no hooks and no rare
+    options such as `inplace`. All its parameters must be in `trained`, the names of trained ones.
     """
     layers = tuple(leaf_layers(module, ""))
     known = all(_is_known(name, layer, trained) for name, layer in layers)
@@ -168,8 +168,8 @@ def _factor(x: Tensor, weight: Tensor, bias: Tensor | None) -> Factor:
 def stackable_layers(module: nn.Module, trained: frozenset[str]) -> Layers | None:
     """Returns the layers of `module` in order; None if `stacked_forward` does not support one.
 
-    A layer is supported if it is of a known type (not of a subclass), has no hooks, no rare option
-    such as `inplace`, and all of its parameters are in `trained`, the names of trained parameters.
+    A layer is supported if it is of a known type (not of a subclass), and has no hooks and no rare
+    options such as `inplace`. All its parameters must be in `trained`, the names of trained ones.
     """
     layers = tuple(leaf_layers(module, ""))
     known = all(_is_stackable(name, layer, trained) for name, layer in layers)
