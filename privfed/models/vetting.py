@@ -1,9 +1,9 @@
 """Tests a module on synthetic examples before it processes client data.
 
 The guarantee requires a client's row to be a function of that client's examples, the broadcast
-model and its own randomness. All state that training changes must therefore be in the flat vector,
-a call must not change later calls, and an example's output must not depend on other examples of its
-batch (whose number depends on the clients trained at the same time). A trial cannot prove this for
+model and its own randomness. Therefore all state that training changes must be in the flat vector,
+and a call must not change later calls. An example's output must not depend on other examples of its
+batch, whose number depends on the clients trained at the same time. A trial cannot prove this for
 arbitrary code, but it refuses common violations.
 """
 

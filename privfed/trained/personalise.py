@@ -2,8 +2,8 @@
 
 As in Wang et al. 2021, section 7.5: each client's examples are split in halves. A copy of the model
 is trained on one half by plain SGD at the run's client learning rate and batch size. The run's
-model and the copy are scored on the other half. The run itself trained on both halves, so neither score is on
-held-out examples; the meaningful result is the change by fine-tuning.
+model and the copy are scored on the other half. The run itself trained on both halves, so neither
+score is on held-out examples; the meaningful result is the change by fine-tuning.
 """
 
 from __future__ import annotations
