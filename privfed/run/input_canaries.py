@@ -159,7 +159,8 @@ class RunCanaries(Protocol):
     """The canaries of a run, and the log of what was observed about each."""
 
     def hear(self, round: int, released: list[Tensor]) -> None:
-        """Logs the observations of a replayed release, unless the log already has them."""
+        """Logs the observations of a replayed release; a repeated record replaces the earlier one.
+        """
 
     def end(self, params: Tensor) -> None:
         """Logs the observations of the final model `params` `[d]` at the end of the run."""
@@ -183,7 +184,7 @@ class InputCanaries:
 def with_input_canaries(
     world: World, setup: Setup, directory: RunDirectory
 ) -> tuple[World, InputCanaries]:
-    """Adds canaries that train on crafted examples after the clients of `world`; returns both.
+    """Appends canaries that train on crafted examples to the clients of `world`; returns both.
 
     The examples are crafted when the run begins, from its secret key, and stored under private/: a
     resumed run has the same ones.
@@ -205,7 +206,7 @@ def with_input_canaries(
 
 
 def _learning(setup: Setup, file: CanaryFile, streams: Streams) -> Learning:
-    """Reads the canaries' examples and the initial model from `file`; crafts missing ones."""
+    """Returns the canaries' examples and scores, from `file`, which is written if it is missing."""
     if not file.exists():
         numbers = np.arange(setup.plan.config.audit.canaries)
         made = crafted(setup, streams.at("canaries/examples", clients=numbers))

@@ -106,7 +106,11 @@ def state_from_releases(
 
 
 def last_checkpoint(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Checkpoint:
-    """The last checkpoint. Raises `Broken` if the ledger lacks its charges, or it does not fit."""
+    """The last checkpoint.
+
+    Raises `Broken` if the ledger lacks the checkpoint's last charge, or if a state in it has
+    another shape or type than this run's.
+    """
     checkpoint = Checkpoint.load(directory, setup.network, setup.network.initial_params.device)
     if not ledger.holds(checkpoint.head):
         raise Broken(

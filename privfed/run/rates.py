@@ -10,9 +10,9 @@ from rank 0.
 *Learning rate.* Each of `RATES` is tried without clipping and noise. The choice is the smallest
 rate whose gain over a constant prediction is nearly that of the best rate.
 
-*Clipping norm.* With a clip below most updates' norms, the model moves by at most T clip in T
-rounds, and the noise adds up to a standard deviation of sqrt(T) z clip. A simulated run of R < T
-rounds imitates both effects with the clip clip T / R and the noise multiplier z sqrt(R / T). Clips
+*Clipping norm.* With a clip C below most updates' norms, the model moves by at most T C in T
+rounds, and the noise adds up to a standard deviation of sqrt(T) z C. A simulated run of R < T
+rounds imitates both effects with the clip C T / R and the noise multiplier z sqrt(R / T). Clips
 around the median norm of updates are tried, each with the same standard normal numbers as noise.
 """
 

@@ -133,7 +133,7 @@ class Recorder:
         return record
 
     def measures(self, now: Checkpoint) -> dict[str, float]:
-        """Measures on the public test set, and the attack success rate if the attack has a target.
+        """Measures on the public test set, and on its groups; for attacks with a target, success.
 
         Without a test set, the measures are the clients' last ones.
         """

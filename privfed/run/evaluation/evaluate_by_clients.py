@@ -53,7 +53,7 @@ _ROUNDED = 1e-9
 
 @dataclass(frozen=True)
 class ClientEvaluation(Encoded):
-    """The model's `measures` by clients in `round` of the run at `path`, and the spending after it.
+    """The `measures` that clients made in `round` of the run at `path`, and the spending after it.
 
     `confidence` is that of the measures' intervals. `alone` is the epsilon of this release only,
     `epsilon` that of all charges of the run, both at `delta`.
@@ -71,7 +71,7 @@ class ClientEvaluation(Encoded):
     personal: bool = False
     """Whether each client evaluated its personal model instead of the run's."""
     lacks: str = ""
-    """The part that clients keep, so that the evaluated model lacks it; "" if there is none."""
+    """The part of the model that only clients store, so that it was not evaluated; "" if none."""
 
 
 def evaluate_by_clients(
