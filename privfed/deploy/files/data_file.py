@@ -73,7 +73,7 @@ class SiteTable(Part):
 
     @property
     def settled(self) -> dict[str, Any]:
-        """Values that replace a run's keys on its table: five of this file, and three fixed ones.
+        """Values that replace a run's keys for its table: five of this file, and three constants.
 
         Numbers beyond the run's bounds are always clipped, even if the run states
         `outside = "refuse"`: a run chooses its bounds, and a refusal would reveal whether any

@@ -167,7 +167,7 @@ def _encoded(raw: bytes) -> str:
 def _decoded(text: str, where: str) -> bytes:
     """Returns the 32 bytes that `text` states in base64url or hexadecimal digits.
 
-    Raises `UnknownKey` if `text` is neither; the message names `where` the text stands.
+    Raises `UnknownKey` if `text` is neither; `where` completes the message.
     """
     expected = f"expected {_LETTERS} letters of base64url, or 64 hexadecimal digits, {where}"
     if len(text) not in (_LETTERS, _DIGITS):

@@ -113,11 +113,12 @@ LARGEST = 1 << 30
 
 
 def open_member(folder: SiteFolder, alone: bool = True) -> Membership:
-    """Checks all files of the site in `folder`, and returns the site's membership.
+    """Checks key, federation file, policy, data.toml and receipts; returns the site's membership.
 
     Args:
       folder: the site's folder.
-      alone: whether only this process uses the folder; an incomplete last receipt is then removed.
+      alone: whether only this process uses the folder; if so, an incomplete last line of the
+        receipts is removed.
 
     Raises:
       Refused: if a file is invalid, the receipts charge another population, or the federation does

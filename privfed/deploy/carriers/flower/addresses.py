@@ -155,7 +155,8 @@ class Addresses:
             (self._doubtful.add if doubtful else self._doubtful.discard)(site)
 
     def look(self) -> None:
-        """Greets new nodes in the background, and known nodes again while a site is missing."""
+        """Greets in the background: new nodes, and unassigned ones while a site lacks a sure node.
+        """
         with self._changed:
             if self._looking:
                 return
