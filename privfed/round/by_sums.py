@@ -169,8 +169,7 @@ class BySums:
 
 
 def _parted(total: BoundedSum, wire: Layout) -> tuple[BoundedSum, float]:
-    """Returns the total of weighted rows and the total weight; zeros and 1 if no weight is above 0.
-    """
+    """Returns the total of weighted rows and the total weight; zeros and 1 for a weight up to 0."""
     weight, rows = float(wire.view(total.total, "weight")), total.total[:-1]
     if weight <= 0.0:  # no client sent anything: a zero average changes nothing
         return replace(total, total=torch.zeros_like(rows)), 1.0

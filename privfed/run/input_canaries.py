@@ -159,8 +159,7 @@ class RunCanaries(Protocol):
     """The canaries of a run, and the log of what was observed about each."""
 
     def hear(self, round: int, released: list[Tensor]) -> None:
-        """Logs the observations of a replayed release; a repeated record replaces the earlier one.
-        """
+        """Logs the observations of a replayed release; the last record of a round counts."""
 
     def end(self, params: Tensor) -> None:
         """Logs the observations of the final model `params` `[d]` at the end of the run."""
@@ -184,7 +183,7 @@ class InputCanaries:
 def with_input_canaries(
     world: World, setup: Setup, directory: RunDirectory
 ) -> tuple[World, InputCanaries]:
-    """Appends canaries that train on crafted examples to the clients of `world`; returns both.
+    """Appends canaries with crafted examples to the clients of `world`; returns world and canaries.
 
     The examples are crafted when the run begins, from its secret key, and stored under private/: a
     resumed run has the same ones.
@@ -206,7 +205,7 @@ def with_input_canaries(
 
 
 def _learning(setup: Setup, file: CanaryFile, streams: Streams) -> Learning:
-    """Returns the canaries' examples and scores, from `file`, which is written if it is missing."""
+    """Reads the canaries' examples and initial model from `file`; if it is missing, writes it."""
     if not file.exists():
         numbers = np.arange(setup.plan.config.audit.canaries)
         made = crafted(setup, streams.at("canaries/examples", clients=numbers))

@@ -121,7 +121,7 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
 
 
 def _correlation(plan: Plan) -> dict[str, Any]:
-    """Returns the optimised constants of correlated noise; empty for other mechanisms."""
+    """Returns the constants of correlated noise and their number of rounds; empty without it."""
     mechanism = plan.mechanism
     return {"correlation": mechanism.solution()} if isinstance(mechanism, SolvedForRun) else {}
 

@@ -151,7 +151,10 @@ def _each(key: str, values: Sequence[float], trying: Trying) -> Iterator[float]:
 
 
 def _clip(plan: Plan, trials: _Trials, rate: float, cohort: int, trying: Trying) -> float:
-    """Returns the clip with the lowest loss, converted from the simulated rounds to the run's."""
+    """Returns the clip with the lowest loss, converted from the simulated rounds to the run's.
+
+    Without a finite loss, or a finite and positive norm of updates, it is the configured clip.
+    """
     config, clipped = plan.config, trials.clipped
     assert clipped is not None
     share = clipped.plan.config.run.rounds / config.run.rounds
@@ -185,8 +188,9 @@ def _rate(losses: Mapping[float, float], start: float, constant: float, otherwis
     least = min(losses.values())
     if not math.isfinite(least):
         raise Refused(
-            'client.lr is "auto", but training on public examples diverges at every learning rate '
-            f"from {min(losses):g} to {max(losses):g}; scale the inputs, or set client.lr",
+            'client.lr is "auto", but training on public or synthetic examples diverges at every '
+            f"learning rate from {min(losses):g} to {max(losses):g}; scale the inputs, or set "
+            "client.lr",
             key="client.lr",
         )
     learned = least < constant
@@ -216,7 +220,7 @@ def _public(federation: Federation) -> tuple[Examples, str]:
 
 
 def _population(public: Examples, federation: Federation, config: Config) -> Federation:
-    """Divides the `public` examples among simulated clients; all these examples are also tested on.
+    """Divides the `public` examples among simulated clients; all of them are also the test set.
 
     Each client has the number of examples that public facts make likely, at most
     `_MOST_PER_CLIENT`.

@@ -180,8 +180,7 @@ class UpdateCanaries:
     log: CanaryLog
 
     def hear(self, round: int, released: list[Tensor]) -> None:
-        """Logs a release's inner products with the canaries; a repeated record replaces the first.
-        """
+        """Logs a release's inner products with the canaries; the last record of a round counts."""
         self.log.append(round, self.canaries.products_with(released))
 
     def end(self, params: Tensor) -> None:

@@ -182,7 +182,7 @@ _FORM = "%(asctime)s %(levelname)s %(message)s"
 
 @contextlib.contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Writes the log of a site to the file at `path` (mode 600) and to the terminal."""
+    """Writes a site's log to the file at `path`, created with mode 600, and to the terminal."""
     logger = logging.getLogger("privfed.deploy")
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
     handlers: list[logging.Handler] = [logging.FileHandler(path), logging.StreamHandler()]

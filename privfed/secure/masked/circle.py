@@ -107,8 +107,7 @@ def _log2_cut(clients: int, gone: int, degree: int) -> float:
 
 
 def neighbours(seed: bytes, clients: tuple[int, ...], degree: int, me: int) -> tuple[int, ...]:
-    """Returns the neighbours of `me`, sorted: the `degree` nearest in the circular order of `seed`.
-    """
+    """Returns, sorted, the `degree` clients nearest to `me` in the circular order of `seed`."""
     circle, places = _circle(seed, clients)
     at = places[me]
     reach = range(1, degree // 2 + 1)

@@ -155,7 +155,9 @@ class Addresses:
             (self._doubtful.add if doubtful else self._doubtful.discard)(site)
 
     def look(self) -> None:
-        """Greets in the background: new nodes, and unassigned ones while a site lacks a sure node.
+        """Greets new nodes in the background, and nodes without a site again while one is sought.
+
+        A site is sought if it has no node, or if its node is doubtful.
         """
         with self._changed:
             if self._looking:
