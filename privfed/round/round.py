@@ -99,7 +99,7 @@ class Conversation:
 def replay(
     algorithm: Algorithm, round: int, state: TrainingState, releases: Sequence[Tensor]
 ) -> TrainingState:
-    """Returns the state after a round whose releases are given; no client is asked.
+    """Returns the state after a round whose `releases` are known; no client takes part.
 
     Args:
       algorithm: frozen parts and declared constants of the run.

@@ -46,7 +46,7 @@ CLIPS = (4.0, 2.0, 1.0, 0.5, 0.25, 0.125)
 _MOST_EXAMPLES, _LEAST_EXAMPLES, _SYNTHETIC = 1000, 20, 400
 _MOST_PER_CLIENT = 50
 _LONG, _SHORT = (30, 8), (15, 4)
-"""Rounds and clients per round of a simulated run, and of one for a run that is short itself.
+"""Rounds and clients per round of a simulated run, and of a shorter one (see `_SHARE`).
 
 In fewer rounds, noise hides what recurrent networks and transformers learn.
 """

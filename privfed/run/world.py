@@ -162,7 +162,9 @@ def shared_world(setup: Setup, ledger: Charges, store: ReleaseStore, ranks: Rank
 
 
 class HeldElsewhere:
-    """Takes the role of ledger and release store if another process (rank 0, a server) has them."""
+    """A ledger and release store that permit no call, since another process (rank 0, a server) has
+    the run's own. Every call raises `RuntimeError`.
+    """
 
     def charge(self, round: int, event: Event) -> Charge:
         raise RuntimeError("only the process that holds the ledger charges")

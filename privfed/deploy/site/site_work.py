@@ -58,7 +58,7 @@ class IsolatedTraining:
     executor: LocalExecutor
 
     def answering(self, cohort: Cohort) -> Cohort:
-        """Returns the available clients of `cohort`."""
+        """Returns the clients of `cohort` that answer, as the wrapped executor determines."""
         return self.executor.answering(cohort)
 
     def root(self, exchange: Exchange, round: int) -> Tensor:

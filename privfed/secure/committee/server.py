@@ -142,7 +142,7 @@ class CommitteeServer:
         return {member: Ballots(self._agreed, votes) for member in self._ballots}
 
     def _count_complaints(self) -> None:
-        """Records clients whose shares were unusable for more members than may be Byzantine.
+        """Records each client whose shares more members could not use than may be Byzantine.
 
         The number that may be Byzantine includes colluders of the server.
 
