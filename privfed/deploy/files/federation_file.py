@@ -223,7 +223,7 @@ def _says(text: str, federation: FederationFile) -> bool:
 
 
 def _key(text: str) -> PublicKey:
-    """Parses a key. Raises `ValueError`, as pydantic expects of a validator."""
+    """Parses a key. Raises `ValueError` for an invalid one, as pydantic expects."""
     try:
         return PublicKey.parse(text)
     except UnknownKey as error:

@@ -101,6 +101,7 @@ class Membership:
 
         Raises:
           Declined: if the run file is invalid, or the policy does not allow the run.
+          Refused: if the policy or data.toml is invalid.
         """
         policy, table = LocalPolicy.read(self.folder.policy), SiteTable.read(self.folder.data)
         _refuse(outside_part(policy, text))

@@ -80,7 +80,7 @@ class KeyCard(SignedMessage):
 class KeyBook:
     """The cards of all clients of the run named `run`; every client knows the book.
 
-    `identities` are their long-term keys, from a trusted source.
+    `identities` are the clients' long-term keys, from a trusted source.
     """
 
     run: bytes

@@ -60,7 +60,7 @@ def sparsest_circle(clients: int, corrupt: int, lost: int, degree: int = 0) -> C
 
 
 def _keeps(clients: int, corrupt: int, lost: int, degree: int) -> int | None:
-    """Returns the threshold with which `degree` neighbours suffice; None if no threshold does."""
+    """Returns the threshold with which `degree` neighbours give the guarantees, or None."""
     if degree < 2 or degree % 2 or degree > clients - 2:
         return None
     if _log2_cut(clients, corrupt + lost, degree) >= -(SECURE + 1):
