@@ -46,9 +46,9 @@ _MOST_NUMBERS = 2**30
 
 
 def refuse_uncraftable(audit: Audit, federation: Federation, network: Network) -> None:
-    """Raises `Refused` if canaries' examples cannot be generated, or would not fit into memory.
+    """Raises `Refused` if canaries' examples cannot be generated, or are too large for memory.
 
-    All examples, and all their gradients, are in memory at once.
+    All examples, and all their gradients, are in memory at once: at most 2^30 numbers of each.
     """
     space_of(federation)
     numbers = math.prod(federation.examples.x.shape[1:]) * audit.examples

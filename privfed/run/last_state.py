@@ -82,7 +82,7 @@ def _ways_on(directory: RunDirectory) -> Iterator[str]:
 def state_from_releases(
     charge: Charge, setup: Setup, state: TrainingState, directory: RunDirectory
 ) -> TrainingState | None:
-    """The state after a charged round, from its releases; None if releases are incomplete.
+    """The state after a charged round, from its stored releases; None if one of them is missing.
 
     Raises `Broken` for a release of another charge, or of another shape.
     """

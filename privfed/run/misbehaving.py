@@ -1,8 +1,8 @@
 """Tests which clients' rows are outlying, from the rank of each row in its round.
 
 In a round of n rows, r_i is the fraction of rows that are at least as outlying as that of client i,
-itself included; in R_i, tied rows count one half. A client's score is the mean of -ln R_i over its
-rounds. There is one score for each measure (`privfed.round.tally`), each with its own level. Two
+itself included; in R_i, the rows tied with it count one half. A client's score is the mean of
+-ln R_i over its rounds. There is one score for each measure (`privfed.round.tally`). Two
 hypotheses are tested, and neither is whether a client is Byzantine.
 
 *Does client i differ from its cohorts?* Null: in each round, given the past, i's row is

@@ -1,11 +1,11 @@
 """Chooses the learning rate and the clipping norm of a network before the first charge.
 
 A key that is "auto" is set to a value with which short simulated runs end at a low loss. These
-simulated runs read no private data: they train on the public test set or, without one, on synthetic
-examples with labels from a randomly perturbed model. Each has a few simulated clients and plain
-local SGD. The model, server optimizer, batch size and epochs are the run's. All randomness is
-seeded, so a seeded run chooses the same values again. The other processes of a run read the values
-from rank 0.
+simulated runs read no private data: they train on up to 1,000 public test examples or, if there are
+fewer than 20, on synthetic examples with labels from a randomly perturbed model. Each has a few
+simulated clients and plain local SGD. The model, server optimizer, batch size and epochs are the
+run's. All randomness is seeded, so a seeded run chooses the same values again. The other processes
+of a run read the values from rank 0.
 
 *Learning rate.* Each of `RATES` is tried without clipping and noise. The choice is the smallest
 rate whose gain over a constant prediction is nearly that of the best rate.
@@ -151,7 +151,7 @@ def _each(key: str, values: Sequence[float], trying: Trying) -> Iterator[float]:
 
 
 def _clip(plan: Plan, trials: _Trials, rate: float, cohort: int, trying: Trying) -> float:
-    """Returns the clip with the lowest loss, converted from the simulated rounds to the run's.
+    """Returns the clip with the lowest loss, for the run's number of rounds, to two digits.
 
     Without a finite loss, or a finite and positive norm of updates, it is the configured clip.
     """
@@ -176,8 +176,8 @@ def _rate(losses: Mapping[float, float], start: float, constant: float, otherwis
 
     Reducing the loss does not suffice: for rare labels, learning the bias alone reduces it nearly
     as much. If no rate is better than a constant, the simulated runs are too short to compare
-    rates. Then the largest rate up to `otherwise` is chosen that reduces the loss by nearly as much
-    as the best.
+    rates. Then, of the rates that reduce the loss by nearly as much as the best, the largest one up
+    to `otherwise` is chosen; if all are above `otherwise`, the smallest one.
 
     Args:
       losses: the final loss at each learning rate.

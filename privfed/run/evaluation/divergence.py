@@ -42,7 +42,7 @@ class Divergence:
 
     @property
     def established(self) -> bool:
-        """Whether divergence is established: by enough evaluations, or by a non-finite loss."""
+        """Whether divergence is established: by three evaluations, or by a non-finite loss."""
         return self.evaluations >= _PATIENCE or not math.isfinite(self.loss)
 
     def sentence(self, private: bool) -> str:

@@ -4,7 +4,8 @@
 norm 1, of a cohort sampled for this purpose by the run's sampler. *Unit, adjacency and sampler* are
 the run's. It is one event in the run's own ledger, charged before any client is sampled, as for
 every round. The noise is calibrated so that this event alone spends the requested ε. If the ε of
-all charges then exceeds the run's budget, the budget is raised to that ε, which the ledger states.
+all charges then exceeds the run's budget, the budget is raised to that ε (1 + 1e-9). The ledger
+states the new budget.
 """
 
 from __future__ import annotations
@@ -88,8 +89,9 @@ def evaluate_by_clients(
       The released measures, and the run's spending afterwards.
 
     Raises:
-      Refused: before any charge, if another run counts this run, if this run was interrupted, or if
-        the evaluation has no proof; after the charge, if the sum aborts.
+      Refused: before any charge, if another run counts this run, if this run was interrupted, if
+        `epsilon` does not suit the run, or if the evaluation has no proof; after the charge, if the
+        sum aborts.
     """
     directory = RunDirectory.open(run)
     with directory.locked():

@@ -252,7 +252,7 @@ class GridCarrier:
         return []
 
     def _carry(self, site: int, number: int, data: bytes, deadline: float) -> None:
-        """Asks `site` until it answers or until `deadline`; after a failure, seeks its node again."""
+        """Asks `site` until it answers or until `deadline`; after a failure, its node is sought."""
         began = time.monotonic()
         while (node := self.addresses.wait(site, deadline)) is not None:
             answer = self.addresses.mail.ask(node, data, deadline)
