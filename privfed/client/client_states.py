@@ -189,7 +189,10 @@ class ClientStates:
             sync_folder(self._folder)
 
     def _folded(self) -> int:
-        """Returns the last merged round; 0 if none is recorded, as in older versions."""
+        """Returns the last merged round; 0 if none is recorded, as in older versions.
+
+        Raises `Broken` if the file states no number.
+        """
         text = regular.read_text(self._upto, "ascii", "replace") if self._upto.is_file() else "0"
         if not text.isdecimal():
             raise Broken(
@@ -229,8 +232,8 @@ class ClientStates:
 def _reserve(path: Path, size: int) -> None:
     """Allocates all `size` bytes of the file at `path` before anything relies on them.
 
-    If a memory-mapped file has a hole, and the disk is full when it is written, the process ends by
-    SIGBUS without a message.
+    If a memory-mapped file has a hole, and the disk is full when it is written, the process
+    ends by SIGBUS without a message. Raises `Refused` if there is no space.
     """
     try:
         regular.refuse_irregular(path)

@@ -94,7 +94,10 @@ def known_keys(name: str, section: Mapping[str, Any]) -> set[str]:
 
 
 def _chosen(name: str, section: Mapping[str, Any]) -> dict[str, tuple[str, type[Any]]]:
-    """Returns the parts that `section` names, or their defaults: kind -> (name, class)."""
+    """Returns the parts that `section` names, or their defaults: kind -> (name, class).
+
+    Raises `Refused` for an unknown part, or a value that is not a name.
+    """
     chosen: dict[str, tuple[str, type[Any]]] = {}
     for key, (kind, default) in SECTIONS[name].parts.items():
         part, place = section.get(key, default), f"{name}.{key}"

@@ -35,7 +35,10 @@ def meanings(part: type[BaseModel]) -> dict[str, str]:
 
 @functools.cache
 def source_of(module: str) -> ast.Module:
-    """Returns the syntax tree of `module` without importing it."""
+    """Returns the syntax tree of `module` without importing it.
+
+    Raises `ModuleNotFoundError` if it has no source.
+    """
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(f"{module} has no source to read")

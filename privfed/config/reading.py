@@ -153,7 +153,10 @@ def _of_format(document: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _parted(document: dict[str, Any], path: str) -> tuple[Raw, Resolved]:
-    """Returns a run file's sections, and the values under "resolved", which a plan solved for."""
+    """Returns a run file's sections, and the values under "resolved", which a plan solved for.
+
+    Raises `Refused` for an unknown section, or a key outside of sections.
+    """
     solved = Resolved.read(document.pop("resolved", None))
     client = document.get("client")
     if isinstance(client, dict) and "privacy" in client:

@@ -110,7 +110,10 @@ class Keys:
         return np.stack([keys.bits(2) for keys in each])
 
     def each(self) -> Iterator[Keys]:
-        """Yields independent keys for each of `clients`."""
+        """Yields independent keys for each of `clients`.
+
+        Raises `ValueError` without clients.
+        """
         if self.clients is None:
             raise ValueError("these keys name no clients; pass clients to Streams.at")
         for client in self.clients:
@@ -159,7 +162,10 @@ class Keys:
         return words.reshape(len(self.clients), 2 * blocks.shape[1])[:, :count]
 
     def generator(self) -> np.random.Generator:
-        """Returns a seeded NumPy generator, not to be used for noise or cohorts."""
+        """Returns a seeded NumPy generator, not to be used for noise or cohorts.
+
+        Raises `ValueError` without a seed.
+        """
         if self.seed is None:
             raise ValueError("a private stream has no seeded generator; use bits or normal")
         return np.random.Generator(np.random.Philox(key=np.frombuffer(self.seed, np.uint64)))

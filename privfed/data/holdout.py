@@ -186,7 +186,10 @@ def _refuse_overlap(overlap: list[str]) -> None:
 
 
 def _split_unowned(pool: Examples, fraction: float, clients: int, streams: Streams) -> HoldoutSplit:
-    """Returns a split that holds out a random `fraction` of the examples, which have no owners."""
+    """Returns a split that holds out a random `fraction` of the examples, which have no owners.
+
+    Raises `Refused` if they have owners, or no example would be left to test or to train.
+    """
     if pool.owners is not None:
         raise Refused(
             'data.holdout is "test", but this source states the owners of examples and has no '
@@ -210,7 +213,11 @@ def _split_unowned(pool: Examples, fraction: float, clients: int, streams: Strea
 
 
 def _split_clients(pool: Examples, fraction: float, streams: Streams) -> HoldoutSplit:
-    """Returns a split that holds out each client with probability `fraction`, by name and seed."""
+    """Returns a split that holds out each client with probability `fraction`, by name and seed.
+
+    Raises `Refused` if examples have no owners with names, or no client or example would be
+    left to test or to train.
+    """
     if pool.owners is None or not pool.clients:
         raise Refused(
             'data.holdout is "clients", but this source does not state the owner of each '
@@ -251,7 +258,10 @@ def _of_clients(pool: Examples, chosen: np.ndarray) -> Examples:
 
 
 def _split_each_client(pool: Examples, fraction: float, streams: Streams) -> HoldoutSplit:
-    """Returns a split that holds out each example with probability `fraction`: a simulation."""
+    """Returns a split that holds out each example with probability `fraction`: a simulation.
+
+    Raises `Refused` if none would be left to test or to train.
+    """
     held_out = streams.at("holdout").generator().random(len(pool)) < fraction
     if held_out.all() or not held_out.any():
         raise Refused(

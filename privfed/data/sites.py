@@ -204,7 +204,8 @@ def _drawn(shares: Reals, words: Words) -> Indices:
 def _most_frequent(examples: Examples, owners: Indices, clients: int) -> Indices:
     """Returns each client's most frequent label `[clients]`, the smallest among ties.
 
-    For a client without examples the result is 0.
+    For a client without examples the result is 0. Raises `Refused` if examples have no class
+    labels.
     """
     y, classes = examples.y, examples.classes
     if y.dim() != 1 or y.dtype != torch.int64 or classes < 2:

@@ -31,7 +31,10 @@ class GivenModule(Part):
 
     @classmethod
     def of(cls, module: nn.Module) -> type[GivenModule]:
-        """Returns a model class that builds copies of `module`."""
+        """Returns a model class that builds copies of `module`.
+
+        Raises `Refused` for a module on the device "meta", which has no values.
+        """
         if any(tensor.is_meta for tensor in module.state_dict().values()):
             raise Refused(
                 'model is a network on the device "meta", but training needs its values; pass a '

@@ -163,7 +163,10 @@ def _declaration(
 
 
 def _dialect(sample: Path, delimiter: str | None, encoding: str | None) -> Dialect:
-    """Returns the dialect of the sample; a `delimiter` or `encoding` of None is inferred."""
+    """Returns the dialect of the sample; a `delimiter` or `encoding` of None is inferred.
+
+    Raises `Refused` for an invalid delimiter, an unknown encoding, or an unreadable file.
+    """
     if delimiter is not None and len(delimiter) != 1:
         raise Refused(f"--delimiter is {delimiter!r}; expected one character (a tab is $'\\t')")
     if not sample.is_file() or sample.suffix.lower() in NO_TEXT:

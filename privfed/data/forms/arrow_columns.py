@@ -83,7 +83,10 @@ def array_cells(
 def _arrays(
     array: pyarrow.Array, stored: Sequence[tuple[int, ...]], called: str, place: PlaceOf
 ) -> np.ndarray:
-    """Returns the arrays of one piece of a column; `place` takes a row's index in the piece."""
+    """Returns the arrays of one piece of a column; `place` takes a row's index in the piece.
+
+    Raises `Refused` as `array_cells` does.
+    """
     import pyarrow
     from pyarrow import compute
 

@@ -254,7 +254,8 @@ class DeclaredTable(Part):
     ) -> Columns:
         """Reads all declared columns of the table, without checking cells.
 
-        `holders` are the columns of clients and sites.
+        `holders` are the columns of clients and sites. Raises `Refused` if the table has no
+        row.
         """
         named_labels = labels if self.labels else []
         words = [*self.dates, *self.categories, *named_labels, *holders]
@@ -268,8 +269,9 @@ class DeclaredTable(Part):
     def _number_features(self, names: list[str], table: Readable) -> dict[str, NumberFeature]:
         """Returns the declared features that are numbers, by name of the column.
 
-        A column's own name has precedence over a pattern, which never matches the client, the site,
-        a label, a date or a category.
+        A column's own name has precedence over a pattern, which never matches the client,
+        the site, a label, a date or a category. Raises `Refused` if a name or pattern
+        matches no column.
         """
         labels = self._declared_label.columns
         taken = {self.client, self.site, *labels, *self.dates, *self.categories, *self.features}

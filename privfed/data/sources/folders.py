@@ -82,7 +82,10 @@ def _by_folder(client: Path, called: str) -> Iterator[tuple[Path, str]]:
 
 
 def _by_table(client: Path, called: str, labels: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
-    """Yields a client's files, each with the label that the table states for "CLIENT/FILE"."""
+    """Yields a client's files, each with the label that the table states for "CLIENT/FILE".
+
+    Raises `Refused` if it has no row of a file.
+    """
     for number, path in enumerate(_entries(client, called, folders=False), start=1):
         name = f"{client.name}/{path.name}"
         if name not in labels:

@@ -65,7 +65,10 @@ class Idx(Part):
         return self._load(self.test_prefix) if self.test_prefix else None
 
     def load_inputs(self) -> Examples:
-        """Returns the images in `path`: without labels if it is a file, otherwise with labels."""
+        """Returns the images in `path`: without labels if it is a file, otherwise with labels.
+
+        Raises `Refused` if the array in a file is not of images.
+        """
         if not Path(self.path).is_file():
             return self._load(self.prefix)
         x = read_idx(Path(self.path))

@@ -318,7 +318,8 @@ class Leaf(Part):
     ) -> Examples:
         """Returns the examples of next-character prediction.
 
-        The labels are the next character of each character of x; the last is the first of y.
+        The label of a character of x is the next character; that of the last is the first of y.
+        Raises `Refused` if x or y is not text or empty, or texts x differ in length.
         """
         characters = Characters(self.vocabulary)
         for index, pair in enumerate(zip(xs, ys, strict=True)):

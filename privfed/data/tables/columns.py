@@ -107,7 +107,11 @@ def read_array(path: Path, name: str, called: str) -> np.ndarray:
 def _member(
     path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, called: str
 ) -> np.ndarray:
-    """Returns the array of one member; its header is checked before anything is read or mapped."""
+    """Returns the array of one member; its header is checked before anything is read or mapped.
+
+    Raises `Refused` for Python objects, a truncated or unknown form, or an array too large to
+    unpack.
+    """
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
         read_header = {
