@@ -267,8 +267,9 @@ def judge_releases(
 def refutable(canaries: int, statistics: int, delta: float, gaussian: bool) -> float | None:
     """Returns the largest epsilon at `delta` that is refuted if all guesses are right.
 
-    The result is rounded down by less than 0.05, and below 25. It is None if no epsilon is refuted,
-    since an (epsilon, delta)-private pipeline may reveal all bits with probability delta.
+    The result is rounded down by less than 0.05, and larger values are cut to just below 25. It is
+    None if no epsilon is refuted, since an (epsilon, delta)-private pipeline may reveal all bits
+    with probability delta.
 
     Args:
       canaries: number of canaries.

@@ -51,7 +51,10 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class TargetScores:
-    """Mean losses and mean confidence statistics of t targets under s models, each `[s, t]`."""
+    """Losses and confidence statistics of t targets under s models, each `[s, t]`.
+
+    Those of a user are means over its examples.
+    """
 
     losses: Reals
     statistics: Reals
@@ -140,8 +143,9 @@ def outsiders(
       The examples, and offsets of shape `[users + 1]`.
 
     Raises:
-      Refused: if the owners are unknown and not random, or if members would otherwise differ from
-        non-members in more than participation.
+      Refused: if non-members would differ from members in more than participation: features are
+        shifted by client, or users of the test examples are unknown or took part in training. Also
+        if a random user would need more test examples than there are.
     """
     test, rest = population.test, f"attack {path / 'config.toml'} instead, which leaves clients out"
     partition = config.partition
@@ -284,7 +288,7 @@ def attack_run(path: Path, level: Level, shadows: int, seed: int, show: Progress
 
     Raises:
       Refused: if no round was trained, or the test set has no targets comparable to the run's.
-      Broken: if the ledger proves no guarantee.
+      Broken: if the run's audit states a problem or no guarantee.
     """
     setup, last, claimed = _finished_run(path)
     population = setup.federation.at(last.round)

@@ -236,7 +236,7 @@ class DistributedNoise(NoisedMechanism):
 
     @abstractmethod
     def share(self) -> Share:
-        """Returns the noise that one client adds."""
+        """Returns the noise that one party adds: a client, or a site."""
 
     def _total_variation(self) -> float:
         """Returns the total variation distance between one sum's noise and the accounted noise."""
