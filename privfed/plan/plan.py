@@ -201,7 +201,10 @@ class Plan:
 
 
 def refuse(config: Config) -> None:
-    """Raises `Refused`, with all reasons, if a run has no proof or is impossible."""
+    """Raises `Refused`, with all reasons, if a run has no proof or is impossible.
+
+    Reasons about rounds that evaluate are stated only if there are no others.
+    """
     reasons = list(refusals(config))
     if not reasons and config.evaluation_rounds.every:
         reasons = [f"rounds that evaluate: {reason}" for reason in refusals(as_evaluation(config))]

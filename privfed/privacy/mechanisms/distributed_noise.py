@@ -232,7 +232,7 @@ class DistributedNoise(NoisedMechanism):
 
     @abstractmethod
     def _release(self, counted: float, exchanges: int) -> Noise | Unprotected:
-        """Returns `exchanges` sums as a release to account for; `counted` of the noise counts."""
+        """Returns the release of `exchanges` sums if the fraction `counted` of the noise counts."""
 
     @abstractmethod
     def share(self) -> Share:
