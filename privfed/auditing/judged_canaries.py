@@ -115,7 +115,7 @@ class Judgement(Verdicts, Encoded):
       epsilon_refutable: the largest claim at `delta` that all right guesses would refute; None if
         they would refute no claim.
       canaries_needed: the smallest number of canaries that could refute this claim if all guesses
-        were right; None for more than 100,000.
+        were right; None if 131,072 do not suffice.
       p_value: the smallest p-value of all tests of the claim, multiplied by their number.
     """
 
