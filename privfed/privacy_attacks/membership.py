@@ -51,10 +51,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class TargetScores:
-    """Losses and confidence statistics of t targets under s models, each `[s, t]`.
-
-    Those of a user are means over its examples.
-    """
+    """Losses and confidence statistics of t targets under s models (of a user: means), `[s, t]`."""
 
     losses: Reals
     statistics: Reals
@@ -143,9 +140,8 @@ def outsiders(
       The examples, and offsets of shape `[users + 1]`.
 
     Raises:
-      Refused: if non-members would differ from members in more than participation: features are
-        shifted by client, or users of the test examples are unknown or took part in training. Also
-        if a random user would need more test examples than there are.
+      Refused: if features are shifted by client, users of test examples are unknown or took part
+        in training, or a random user needs more test examples than there are.
     """
     test, rest = population.test, f"attack {path / 'config.toml'} instead, which leaves clients out"
     partition = config.partition
