@@ -37,6 +37,7 @@ class SurvivalRequest:
       group: the column of groups, whose values [data.categories] declares; "" for one group.
       epsilon: epsilon of the release; None: the fraction that the run file states.
       delta: delta of the release; None: that of the run file.
+      actuarial: see `survival_of`.
     """
 
     time: str
@@ -46,6 +47,7 @@ class SurvivalRequest:
     group: str = ""
     epsilon: float | None = None
     delta: float | None = None
+    actuarial: bool = False
 
 
 def survival_run_of(run_file: Path, overrides: Iterable[str], asking: SurvivalRequest) -> Config:
@@ -108,7 +110,7 @@ def survive(
       Refused: if the release has no proof or cannot be made; nothing is written then.
     """
     train(survival_run_of(run_file, overrides, asking), out, observers)
-    return survival_of(out)
+    return survival_of(out, asking.actuarial)
 
 
 @dataclass(frozen=True)
@@ -154,20 +156,25 @@ class SurvivalRelease(Encoded):
     hazard_ratios: tuple[HazardRatio, ...]
 
 
-def survival_of(path: Path) -> SurvivalRelease:
+def survival_of(path: Path, actuarial: bool = False) -> SurvivalRelease:
     """Returns the estimates from the survival table that the run at `path` released; writes them.
 
     No data are read.
 
+    Args:
+      path: the run directory.
+      actuarial: whether a censored client is at risk for half of its bin, as in the actuarial
+        estimate; False: for all of it, as in Kaplan-Meier of binned times.
+
     Raises:
       Refused: if the run released nothing, or is not a run of `privfed survive`.
     """
-    release = _estimated(released_counts(path, SurvivalTable, "survive"), path)
+    release = _estimated(released_counts(path, SurvivalTable, "survive"), path, actuarial)
     durable.write_atomically(path / SURVIVAL, (dump(release.to_json(), indent=1) + "\n").encode())
     return release
 
 
-def _estimated(released: ReleasedCounts, path: Path) -> SurvivalRelease:
+def _estimated(released: ReleasedCounts, path: Path, actuarial: bool) -> SurvivalRelease:
     """Returns the estimates from a released table."""
     source, ledger = released.config.source, released.ledger
     assert isinstance(source, SurvivalTable)
@@ -192,7 +199,7 @@ def _estimated(released: ReleasedCounts, path: Path) -> SurvivalRelease:
         events=table[:, :, 0].tolist(),
         censored=table[:, :, 1].tolist(),
         edges=cells.edges,
-        curves=survival_curves(counts),
+        curves=survival_curves(counts, midpoint=actuarial),
         log_rank=log_rank(counts) if several else None,
         hazard_ratios=tuple(hazard_ratios(counts, cells.groups[0])) if several else (),
     )

@@ -45,6 +45,11 @@ from privfed.core.failures import report_error
     help="ε of the release; default: the share budget.statistics.",
 )
 @click.option("--delta", type=click.FloatRange(0, 1, True, True), help="Default: privacy.delta.")
+@click.option(
+    "--actuarial",
+    is_flag=True,
+    help="Count a censored client as at risk for half of its bin; default: for all of it.",
+)
 @click.option("--out", type=ANY_PATH, help="The run directory; default: a new folder in runs/.")
 @JSON
 @quotes_on_request
@@ -60,7 +65,7 @@ def survive_command(run_file: Path, out: Path | None, as_json: bool, **asked: An
     overrides, edges = asked.pop("overrides"), asked.pop("edges")
     if run_file.is_dir():
         _refuse_more(asked, edges)
-        return print_answer(survival(run_file), as_json)
+        return print_answer(survival(run_file, actuarial=asked["actuarial"]), as_json)
     asked |= {"edges": edges or None, "occurred": asked["occurred"] or (1,)}
     folder = out or new_folder("survival")
     try:
@@ -71,7 +76,7 @@ def survive_command(run_file: Path, out: Path | None, as_json: bool, **asked: An
 
 def _refuse_more(asked: dict[str, Any], edges: tuple[float, ...]) -> None:
     """Raises `Refused` if options of a new release are given with a run directory."""
-    given = {name for name, value in asked.items() if value and name not in ("bins", "show_values")}
+    given = {name for name, value in asked.items() if value and name not in ("bins", "actuarial")}
     if given or edges:
         raise Refused(
             "RUN.toml is a run directory, so its table is only read again, but options of a new "
