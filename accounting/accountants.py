@@ -125,7 +125,7 @@ def epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
       An upper bound on epsilon, or None if `accountant` has no bound.
 
     Raises:
-      Unaccountable: if `delta` is outside (0, 1).
+      Unaccountable: if `delta` is outside (0, 1), or `accountant` is unknown.
     """
     if not 0.0 < delta < 1.0:
         raise Unaccountable(f"delta is {delta!r}; expected a number strictly between 0 and 1")

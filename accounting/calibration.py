@@ -108,6 +108,8 @@ def most_rounds(
 ) -> int:
     """Returns the largest number of rounds of `event` after `prior` that `epsilon` allows.
 
+    The number is 0 if not even one round fits.
+
     Args:
       event: the event of a round.
       epsilon: the budget.

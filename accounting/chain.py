@@ -43,7 +43,7 @@ def read(path: Path) -> Chain:
 
 
 def first(path: Path) -> Link:
-    """Reads and verifies the first line of `path` only. Raises `LedgerBroken`."""
+    """Reads and verifies only the first line of `path`. Raises `LedgerBroken` if it is invalid."""
     with regular.opened(path) as file:
         line, newline, _ = file.readline().partition(b"\n")
     if not newline:

@@ -33,7 +33,7 @@ def append(path: Path, line: bytes) -> None:
 
 
 def create(path: Path, content: bytes) -> None:
-    """Writes a file that must not exist, durably. Raises `FileExistsError`."""
+    """Writes a new file durably. Raises `FileExistsError` if `path` exists."""
     with path.open("xb") as file:
         _write(file, (content,))
     sync_folder(path.parent)

@@ -76,7 +76,10 @@ class Event(Encoded):
 
     @property
     def noise(self) -> Noise | None:
-        """The noise of a round, or None; for a choice among runs, that of a run's first release."""
+        """The noise of a round; None without noise.
+
+        For a choice among runs, it is the noise of a run's first release.
+        """
         return noise_of(self.releases[0])
 
     @classmethod

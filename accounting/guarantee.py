@@ -153,8 +153,8 @@ def guarantee(spending: Spending, delta: float, accountant: str = TIGHTEST) -> G
       The guarantee; its epsilon is infinite if the accountant has no bound.
 
     Raises:
-      Unaccountable: if events differ in unit or relation, which no single epsilon covers, or if
-        `delta` is outside (0, 1).
+      Unaccountable: if events differ in unit or relation, which no single epsilon covers, if
+        `delta` is outside (0, 1), or if `accountant` is unknown.
     """
     if accountant not in CHOICES:
         raise Unaccountable(f"accountant is {accountant!r}; expected one of {', '.join(CHOICES)}")

@@ -96,7 +96,7 @@ class Ledger:
 
     @classmethod
     def load(cls, path: Path) -> Ledger:
-        """Reads and verifies a ledger without changing it. Raises `LedgerBroken`.
+        """Reads and verifies a ledger without changing it. Raises `LedgerBroken` if it is invalid.
 
         An incomplete last line counts as a charge of the most expensive event defined, if any.
         Seeded simulations ignore such a line, since they charge its round again.
@@ -234,7 +234,7 @@ class Ledger:
         self._keep_head(link)
 
     def charged(self, round: int) -> Charge | None:
-        """Returns the charge of `round`, or None."""
+        """Returns the charge of `round`; None if it was not charged."""
         place = bisect.bisect_left(self._charges, round, key=lambda charge: charge.round)
         charge = self._charges[place] if place < len(self._charges) else None
         return charge if charge is not None and charge.round == round else None

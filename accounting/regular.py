@@ -36,7 +36,7 @@ def refuse_irregular(path: Path) -> None:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Returns the content of the regular file at `path`. Raises `OSError`."""
+    """Returns the content of the regular file at `path`. Raises the errors of `opened`."""
     with opened(path) as file:
         return file.read()
 

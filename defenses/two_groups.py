@@ -10,7 +10,7 @@ def upper_group(values: Tensor, references: int, generator: torch.Generator) -> 
     """Returns a mask `[m]` of the `values` in the higher of two groups; all False for one group.
 
     2-means is exact: on a line both groups are intervals. There is one group if Gap(1) >= Gap(2) -
-    s_2 (`defenses.gap`).
+    s_2 (`defenses.gap`), if there are fewer than three values, or if all are equal.
 
     Args:
       values: numbers to group, shape [m].

@@ -287,7 +287,7 @@ def admitted(rows: Tensor, byzantine: int, before: Sequence[PreAggregator], rule
 
 
 def refuse_too_many(n: int, byzantine: int, before: Sequence[PreAggregator], rule: Rule) -> None:
-    """Raises `ValueError` if `byzantine` exceeds what these parts tolerate among `n` rows."""
+    """Raises `ValueError` if `byzantine` is negative or exceeds what these parts tolerate."""
     most = tolerated(n, before, rule)
     if not 0 <= byzantine <= most:
         names = " followed by ".join(type(part).__name__ for part in (*before, rule))

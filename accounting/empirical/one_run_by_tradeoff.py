@@ -70,7 +70,8 @@ def gaussian_lower(guesses: Guesses, confidence: float) -> GaussianCurve:
     """Returns the least private of the Gaussian curves that are refuted at `confidence`.
 
     All more private Gaussian curves are refuted as well: if the run's trade-off function is
-    Gaussian, neighbours are more distinguishable than under the returned curve.
+    Gaussian, neighbours are more distinguishable than under the returned curve. Its mu is at most
+    100, and 0 if no curve is refuted.
     """
     low, high, miss = 0.0, _LARGEST_MU, 1 - confidence
     for _ in range(_PASSES):

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 Reals = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 OWN_VARIANCE = 64
-"""Number of shadow models from which each target has its own
-variance (Carlini et al. 2022, VI-C)."""
+"""Least number of shadow models with which each target has its own variance (Carlini et al. 2022,
+VI-C)."""
 _LEAST = 2.0**-53
 """Losses below this value count as this value."""
 

@@ -52,7 +52,11 @@ class Fang(FullKnowledge):
         return edge + part * (end - edge)
 
     def _picked(self, honest: Tensor, view: View) -> Tensor:
-        """Returns the row -lambda s, for the largest lambda tried for which the rule selects it."""
+        """Returns the row -lambda s with the largest lambda tried for which the rule selects it.
+
+        If the rule selects none, the last lambda tried is used. If the rule is unknown, the honest
+        mean is returned.
+        """
         if view.rule is None:
             return honest.mean(0)
         d, byzantine = honest.shape[1], len(view.byzantine)

@@ -78,7 +78,8 @@ def calibrate(*, delta: float, **flags: Any) -> Answer:
       The solved value and the resulting guarantee, or the comparison.
 
     Raises:
-      Refused: unless exactly one value is left to solve for.
+      Refused: unless exactly one value is left to solve for, and for flags that are invalid,
+        contradict each other or have no solution.
     """
     from privfed.plan.calibration.example_sampling import asks_for_sampling, compare_sampling
     from privfed.plan.calibration.question import CalibrationQuestion
@@ -100,14 +101,15 @@ def audit(
 
     Args:
       path: the directory of a run, or several directories.
-      accountant: the accountant to use; by default the run's own.
+      accountant: the accountant to use; by default the run's own, and for several runs "tightest".
       head: a recorded head of the ledger of one run, which detects truncation and changes.
 
     Returns:
       The facts that `privfed audit --json` prints.
 
     Raises:
-      Refused: if there is no run, or `head` is given for several.
+      Refused: if there is no run, the accountant is unknown, `head` is given for several runs, or
+        they cannot be composed.
     """
     if isinstance(path, str | os.PathLike):
         return audited(as_path(path, "path"), accountant, head)
@@ -165,7 +167,7 @@ def experiment(
       grid: the grid file (TOML).
       out: the folder of the results; by default the folder of the grid file.
       jobs: the number of processes; by default the number of processors.
-      retry: whether failed cells are run again.
+      retry: whether failed and refused cells are run again.
       dry_run: whether the cells are only planned.
       on_end: called in this process with the result of each cell that this call runs or refuses:
         its values and seed, "status", and the summary or the "reason".

@@ -106,13 +106,16 @@ class _Federated(BaseEstimator, ABC):  # type: ignore[misc]
         """Returns the column of the label, and the keys that declare it; may raise `Refused`."""
 
     def _predicted(self, X: Any) -> Any:
-        """The table of predictions for the rows `X` `[n, d]`."""
+        """Returns the table of predictions for the rows `X` `[n, d]`."""
         check_is_fitted(self)
         x = self._valid(X, reset=False)
         return self.run_.predict(pa.table(self._columns(x)))
 
     def _owners(self, X: Any) -> list[str] | None:
-        """The client of each row, "" for an empty cell; None if each row is a client of its own."""
+        """Returns the client of each row, "" for an empty cell.
+
+        None if each row is a client of its own.
+        """
         owners = self.client
         if isinstance(owners, str):
             if owners not in getattr(X, "columns", []):
@@ -160,14 +163,14 @@ class _Federated(BaseEstimator, ABC):  # type: ignore[misc]
             )
 
     def _columns(self, x: np.ndarray) -> dict[str, np.ndarray]:
-        """The features `x` `[n, d]` as columns by name."""
+        """Returns the features `x` `[n, d]` as columns by name."""
         names = list(getattr(self, "feature_names_in_", []))
         if not names or {_LABEL, _CLIENT} & {*names}:
             names = [f"x{n}" for n in range(x.shape[1])]
         return dict(zip(names, x.T, strict=True))
 
     def _bounds(self, x: np.ndarray) -> dict[str, Any]:
-        """The bounds of each column. Raises `Refused` unless they fit the columns of `x`."""
+        """Returns the bounds of each column. Raises `Refused` unless they fit those of `x`."""
         names = [*self._columns(x)]
         bounds: Any = self.bounds
         if bounds is None:
@@ -231,13 +234,13 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         return [words[value] for value in y.tolist()], {"labels": [*words.values()]}
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities `[n, classes]` of the rows `X` `[n, d]`, in the order of `classes_`."""
+        """Returns probabilities `[n, classes]` of the rows `X` `[n, d]`, ordered as `classes_`."""
         table = self._predicted(X)
         names = [f"probability_{as_text(each)}" for each in self.classes_.tolist()]
         return np.stack([np.asarray(table[name]) for name in names], 1)
 
     def predict(self, X: Any) -> np.ndarray:
-        """The predicted classes `[n]` of the rows `X` `[n, d]`."""
+        """Returns the predicted classes `[n]` of the rows `X` `[n, d]`."""
         best = self.predict_proba(X).argmax(1)
         chosen: np.ndarray = self.classes_[best]
         return chosen
@@ -257,5 +260,5 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         return y, {"label_bounds": plain(bounds)}
 
     def predict(self, X: Any) -> np.ndarray:
-        """The predicted numbers `[n]` of the rows `X` `[n, d]`."""
+        """Returns the predicted numbers `[n]` of the rows `X` `[n, d]`."""
         return np.asarray(self._predicted(X)["prediction"])

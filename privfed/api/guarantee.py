@@ -47,7 +47,9 @@ def audit_function(
       The facts of the audit; `refuted` is true if the releases contradict the claim.
 
     Raises:
-      Refused: if `releases` is too small or the claim is incomplete.
+      Refused: if `releases` is too small, `confidence` is outside (0, 1), the claim is incomplete,
+        contradictory or infinite, or the function fails or returns other than a fixed number of
+        numbers.
     """
     from privfed.auditing.function_audit import audit_function as audited_function
     from privfed.auditing.function_audit import claim_of

@@ -190,7 +190,7 @@ def _refuse_bounds(tokens: int, shape: Sequence[int], bounds: Sequence[float]) -
 
 
 def _shapes(keys: Mapping[str, Any]) -> array_table.ArrayShapes:
-    """The declared shapes of arrays. Raises `Refused` for an invalid input."""
+    """Returns the declared shapes of arrays. Raises `Refused` for an invalid input."""
     inputs = {}
     for name, each in keys.get("inputs", {}).items():
         try:

@@ -167,7 +167,7 @@ class Texts(Arrays):
         return 0 if padding is None else int(padding)
 
     def _tokens(self, texts: list[str], called: str) -> list[Sequence[int]]:
-        """The token ids of each text. Raises `Refused` if the tokenizer fails."""
+        """Returns the token ids of each text. Raises `Refused` if the tokenizer fails."""
         tokenizer = self._tokenizer
         if not texts:
             return []
@@ -245,7 +245,10 @@ def _size(tokenizer: Any, vocabulary: int) -> int:
 
 
 def _called(tokenizer: Any, size: int) -> str:
-    """The name of a tokenizer in the run's configuration, with a digest of its vocabulary."""
+    """Returns the configured name of a tokenizer, with its size and, if known, its digest.
+
+    The digest is that of its vocabulary, as `get_vocab` returns it.
+    """
     name = getattr(tokenizer, "__name__", type(tokenizer).__name__)
     if not hasattr(tokenizer, "get_vocab"):
         return f"{name}, {size} tokens"

@@ -17,7 +17,7 @@ from privfed.store.kept_heads import HeadsCheck
 
 
 def has_later_charges(run: Mapping[str, Any]) -> bool:
-    """Whether an earlier run is on this machine and its ledger's head is not the stated one.
+    """Whether an earlier run's ledger can be read, and has another head than the stated one.
 
     Args:
       run: the statement of the run: its path ("run"), its "id" and the "head" of its ledger.
@@ -63,8 +63,10 @@ class RunAudit:
       alone: the guarantee of this run's charges only.
       charges: number of charges of this run.
       terms: the terms in the ledger's first line.
-      noise_multiplier: the noise multiplier; None if rounds differ in it.
-      sampling_rate: the sampling rate; None if rounds differ in it.
+      noise_multiplier: the noise multiplier; None without noise, or if rounds have different
+        events.
+      sampling_rate: the sampling rate; None if clients are not sampled, or if rounds have different
+        events.
       problems: contradictions that the audit found.
       examples: the guarantee of DP-SGD for one example of a silo.
       other: the guarantee of distributed noise against the party for which the budget is not

@@ -48,7 +48,7 @@ def file_contradictions(record: RunRecord) -> list[str]:
 
 
 def lower_claims(record: RunRecord) -> Iterator[str]:
-    """Yields a problem for each epsilon below the spending in the summary or last metrics line.
+    """Yields a problem for each epsilon of the summary or last metrics line below the spending.
 
     A claim that cannot be read, or states other terms than the ledger, is a problem as well.
     """
@@ -65,7 +65,10 @@ def lower_claims(record: RunRecord) -> Iterator[str]:
 
 
 def lower_example_claims(record: RunRecord, examples: Guarantee | None) -> Iterator[str]:
-    """Yields a problem for each claim in the summary below the spending for single examples."""
+    """Yields a problem for each claim about single examples that is below their spending.
+
+    The claims are those of the summary and of the last metrics line.
+    """
     for path, claim in record.claims:
         yield from _lower_guarantees(path, claim, "unit", examples)
 
@@ -73,9 +76,10 @@ def lower_example_claims(record: RunRecord, examples: Guarantee | None) -> Itera
 def lower_other_claims(
     record: RunRecord, other_after: Callable[[int], Guarantee | None]
 ) -> Iterator[str]:
-    """Yields a problem for each claim in the summary below the spending against the other party.
+    """Yields a problem for each claim against the other party that is below that spending.
 
-    The other party is the one for which the budget is not enforced.
+    The other party is the one for which the budget is not enforced. The claims are those of the
+    summary and of the last metrics line.
 
     Args:
       record: the run.

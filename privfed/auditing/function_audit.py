@@ -269,8 +269,8 @@ def audit_function(
       seed: makes the generators passed to the function repeatable; None: system randomness.
 
     Raises:
-      Refused: if the function fails, or its releases are not arrays of numbers of a constant size,
-        or `confidence` is not between 0 and 1.
+      Refused: if the function fails, or its releases are not arrays of numbers of a constant size
+        that fit into memory, or `confidence` is not between 0 and 1.
     """
     if not 0 < confidence < 1:
         raise Refused(f"confidence is {confidence:g}; expected a number above 0 and below 1")

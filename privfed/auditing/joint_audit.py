@@ -36,7 +36,8 @@ class JointAudit:
     Attributes:
       runs: the audits of the runs.
       earlier: names of further runs that `runs` count as earlier runs.
-      bound: the guarantee for a client over all `runs` and `earlier` runs; None if a run is broken.
+      bound: the guarantee for a client over all `runs` and `earlier` runs; None if there are
+        `problems`.
       problems: contradictions that the audits found.
       examples: the joint guarantee for one example of a silo.
       other: the joint guarantee against the party for which the budget is not enforced.
@@ -205,7 +206,8 @@ def _runs_and_earlier(
     """Returns every run once, and the names of the runs that others count as earlier.
 
     Raises `Refused` for two directories of one run: a ledger cannot distinguish an older copy from
-    a copy that continued separately and spent twice.
+    a copy that continued separately and spent twice. Also raises `Refused` for a ledger without the
+    head at which another of the runs counted it.
     """
     by_id: dict[str, tuple[Ledger, Prior]] = {}
     for directory in directories:

@@ -115,7 +115,7 @@ class Judgement(Verdicts, Encoded):
       epsilon_refutable: the largest claim at `delta` that all right guesses would refute; None if
         they would refute no claim.
       canaries_needed: the smallest number of canaries that could refute this claim if all guesses
-        were right; None for more than 100,000.
+        were right; None if 131,072 do not suffice.
       p_value: the smallest p-value of all tests of the claim, multiplied by their number.
     """
 
@@ -267,8 +267,9 @@ def judge_releases(
 def refutable(canaries: int, statistics: int, delta: float, gaussian: bool) -> float | None:
     """Returns the largest epsilon at `delta` that is refuted if all guesses are right.
 
-    The result is rounded down by less than 0.05, and below 25. It is None if no epsilon is refuted,
-    since an (epsilon, delta)-private pipeline may reveal all bits with probability delta.
+    The result is rounded down by less than 0.05, and larger values are cut to just below 25. It is
+    None if no epsilon is refuted, since an (epsilon, delta)-private pipeline may reveal all bits
+    with probability delta.
 
     Args:
       canaries: number of canaries.

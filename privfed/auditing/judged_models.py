@@ -73,7 +73,7 @@ def cosines(directions: NDArray[np.float32], models: Iterable[Numbers]) -> Cosin
 
 
 def _units(models: Iterable[Numbers], ends: list[Numbers]) -> Iterable[NDArray[np.float32]]:
-    """Yields normalised differences of successive models; stores the first and last in `ends`."""
+    """Yields normalised nonzero differences of successive models; sets `ends` to first and last."""
     for before, after in pairwise(models):
         ends[:] = [ends[0] if ends else before, after]
         if (after != before).any():
@@ -91,8 +91,11 @@ _LARGEST = 1e100
 def model_files(folder: Path) -> list[Path]:
     """Returns the model files in `folder`, in the order of the last number in their names.
 
+    Hidden files and files of other types (`_READERS`) are left out.
+
     Raises:
-      Refused: if there are fewer than two, or their numbers do not define an order.
+      Refused: if `folder` is no directory or has fewer than two models, or if a name has no number
+        or the number of another model.
     """
     if not folder.is_dir():
         raise Refused(

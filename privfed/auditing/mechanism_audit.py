@@ -77,6 +77,7 @@ def measured_noise(released: Numbers, algorithm: Algorithm, event: Event) -> tup
     charged separately, their noises add up. If noise is correlated over rounds, the releases are
     those of the first round. The p-value is the probability that Gaussian noise has such a small
     sum of squares: chi-squared, with one degree of freedom less for each number's estimated mean.
+    With fewer than two releases that did not abort, the result is NaN and 1.
 
     Args:
       released: releases, shape `[n, k]`.
@@ -181,7 +182,7 @@ def audit_mechanism(config: Config, releases: int | None = None) -> MechanismAud
         two, from 400 to 10,000.
 
     Raises:
-      Refused: if the configuration claims no finite epsilon.
+      Refused: if the configuration claims no finite epsilon, or its plan is refused.
     """
     planned = plan_of_mechanism(config)
     torch.set_num_threads(config.run.threads)

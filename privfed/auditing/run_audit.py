@@ -94,8 +94,8 @@ def audit_silos(
 ) -> tuple[Guarantee | None, list[str]]:
     """Returns the guarantee for an example of the silo that spent most, and problems of ledgers.
 
-    The silos' own ledgers are used if all of them are available and participation is not secret.
-    Otherwise the guarantee is that of a silo that took part in every round.
+    The silos' own ledgers are used if all of them are available without problems, and participation
+    is not secret. Otherwise the guarantee is that of a silo that took part in every round.
 
     Args:
       directory: the run.
@@ -154,8 +154,8 @@ def audit(
       The audit. A broken or contradictory run yields an infinite epsilon and its problems.
 
     Raises:
-      Refused: if the path is not a run, if the accountant is unknown, or if a cross-check needs
-        opacus and it is not installed or fails.
+      Refused: if the path is not a run, if the accountant is unknown, if `head` is not 12 to 64
+        hexadecimal digits, or if a cross-check needs opacus and it is not installed or fails.
     """
     if accountant is not None and accountant not in (*CHOICES, *CROSS_CHECKS, ALL):
         names = ", ".join((*CHOICES, *CROSS_CHECKS, ALL))

@@ -62,14 +62,15 @@ class CanaryClient:
         """Returns the parameters to send back: `received` plus this canary's update.
 
         Args:
-          received: the model: a flat array or tensor, a list of these, or a mapping of these (a
+          received: the model: an array or tensor, a list of these, or a mapping of these (a
             state_dict).
 
         Returns:
-          Parameters in the same layout and precision; integer arrays are unchanged.
+          Parameters in the same layout and precision; arrays of integers or booleans are unchanged.
 
         Raises:
-          Refused: if the model's dimension differs from the declared one.
+          Refused: if `received` is no such model or has another dimension, or a result is not
+            finite.
         """
         return shifted(received, self.update)
 

@@ -59,7 +59,10 @@ class CanaryRequest:
                 f"{_MOST_BYTES // 4 // self.dimension:,}"
             )
         if not (math.isfinite(self.clip) and 0 < self.clip <= np.finfo(np.float32).max / _LONG):
-            raise Refused(f"--clip is {self.clip}; expected the pipeline's clipping norm, above 0")
+            raise Refused(
+                f"--clip is {self.clip}; expected the pipeline's clipping norm, above 0 and at "
+                "most 3.4e35"
+            )
         if self.relation not in RELATIONS:
             raise Refused(f"--relation is {self.relation!r}; expected one of {[*RELATIONS]}")
 

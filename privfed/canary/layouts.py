@@ -1,8 +1,8 @@
 """Conversion of a model's parameters to one flat vector, and back to the original layout.
 
-A model is a flat array or tensor, or a list or mapping of these. The vector contains its
-floating-point numbers, in the order of the list or of the mapping's sorted names (some file formats
-keep no other order). Integer arrays, such as batch counters, are not part of the vector.
+A model is an array or tensor, or a list or mapping of these. The vector contains its floating-point
+numbers, in the order of the list or of the mapping's sorted names (some file formats keep no other
+order). Arrays of integers or booleans, such as batch counters, are not part of the vector.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ def shifted(parameters: Any, shift: NDArray[np.floating[Any]]) -> Any:
     """Returns `parameters` plus `shift`, in the same layout and precision.
 
     Args:
-      parameters: a flat array or tensor, a list of these, or a mapping of these; left unchanged.
+      parameters: an array or tensor, a list of these, or a mapping of these; left unchanged.
       shift: the difference to add, shape `[d]`.
 
     Raises:
-      Refused: if the model does not have d numbers, or a result exceeds the range of its precision.
+      Refused: if `parameters` are no such model or do not have d floating-point numbers, or if a
+        result is not finite in its precision.
     """
     count = len(flatten(parameters))
     if not count and len(shift):

@@ -139,7 +139,7 @@ def receipts_command(directory: Path, as_json: bool) -> int:
 
 
 def _check_lines(checked: SiteCheck) -> Iterator[str]:
-    """Lines that `privfed site check` prints."""
+    """Yields the lines that `privfed site check` prints."""
     from privfed.core.text import ceiling, number
 
     yield "policy   this site takes part"
@@ -154,7 +154,7 @@ def _check_lines(checked: SiteCheck) -> Iterator[str]:
 
 
 def _lines(receipts: Receipts, limit: SpendingLimit) -> Iterator[str]:
-    """Lines that `privfed site receipts` prints."""
+    """Yields the lines that `privfed site receipts` prints."""
     from privfed.core.text import ceiling, number
 
     for run in receipts.runs:

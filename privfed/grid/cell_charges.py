@@ -96,6 +96,8 @@ def _lacks_noise(spending: Spending) -> bool:
 def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[CellCharges]:
     """Yields the charges of a cell's run, and of its earlier broken runs in renamed folders.
 
+    Nothing is yielded for a refused cell.
+
     A seeded run that is trained again repeats its releases, so both count as one run.
 
     Args:

@@ -161,7 +161,7 @@ def load_grid(path: Path) -> Grid:
 def _with_measures(path: Path, grid: Grid) -> Grid:
     """Returns `grid` with the metric and direction of its figures.
 
-    Raises `Refused` if the cells' losses have several metrics and the grid chooses none.
+    Raises `Refused` if the cells' losses differ in their first metric and the grid names none.
     """
     if grid.base and not _is_there(path.parent / grid.base):
         return grid  # figures then show the table's first metric, that of the loss

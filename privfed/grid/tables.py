@@ -65,7 +65,7 @@ def figure_with_measure(figure: Figure, losses: Losses) -> Figure:
       losses: the values and the losses of all cells.
 
     Raises:
-      Refused: if the figure names no metric, and the losses of its cells have several.
+      Refused: if the figure names no metric, and the losses of its cells differ in their first.
     """
     losses_shown = [loss for values, loss in losses if holds(values, figure.where)]
     if not losses_shown:
@@ -97,19 +97,19 @@ def _direction(stated: bool | None, losses: Sequence[Loss], measure: str) -> boo
 
 
 def refuse_several_measures(losses: Sequence[Loss]) -> None:
-    """Raises `Refused` if the losses of the options for one cell have different metrics."""
+    """Raises `Refused` if the losses of the options for one cell differ in their first metric."""
     _only(losses, "tune.by", "vary the loss in [grid]")
 
 
 def _only(losses: Sequence[Loss], key: str, instead: str) -> str:
-    """Returns the metric of all `losses`. Raises `Refused` if there are several.
+    """Returns the first metric of all `losses`. Raises `Refused` if they differ in it.
 
     The message names the missing `key`, and the alternative `instead`.
     """
     measures = list(dict.fromkeys(loss.measure for loss in losses))
     if len(measures) > 1:
         raise Refused(
-            f"{key} is missing, but the losses of these cells have several measures: "
+            f"{key} is missing, but the losses of these cells differ in their first measure: "
             f"{', '.join(measures)}; name a measure that all cells have, or {instead}"
         )
     return measures[0]

@@ -207,8 +207,8 @@ def propose(files: Files, grid: Grid) -> Proposal:
       grid: the grid, whose `tune.private` is true.
 
     Raises:
-      Refused: if a combination cannot run, lacks the metric, or differs from the others in its
-        spending, its population or its metric.
+      Refused: if a combination cannot run, has no bound on its spending, lacks the metric, or
+        differs from the others in its spending, its population or its metric.
     """
     assert grid.tune is not None
     combinations = tuple(cells(files.grid, grid))
@@ -227,7 +227,7 @@ def propose(files: Files, grid: Grid) -> Proposal:
             )
         if (other.measure, other.lower) != (first.measure, first.lower):
             raise Refused(
-                "tune.by is missing, but the losses of these candidates have several measures: "
+                "tune.by is missing, but these candidates' losses differ in their first measure: "
                 f"{first.measure}, {other.measure}; name a measure that all candidates have"
             )
     seconds = sum(each.seconds for each in proposals) / len(proposals)

@@ -49,7 +49,7 @@ _COUNTS = {"colluders", "byzantine", "byzantine_share", "sites_per_client"}
 
 
 def _refuse_other_types(lists: Iterable[Iterable[object]], counts: Mapping[str, object]) -> None:
-    """Raises `TypeError` unless `lists` hold texts, and `counts` None or finite numbers >= 0."""
+    """Raises `TypeError` unless `lists` hold texts only, and `counts` only None or numbers >= 0."""
     for words in lists:
         if not all(isinstance(word, str) for word in words):
             raise TypeError("expected texts")

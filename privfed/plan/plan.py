@@ -201,7 +201,7 @@ class Plan:
 
 
 def refuse(config: Config) -> None:
-    """Raises `Refused`, with all reasons, if a run has no proof or is impossible."""
+    """Raises `Refused`, with the reasons, if a run's rounds have no proof or are impossible."""
     reasons = list(refusals(config))
     if not reasons and config.evaluation_rounds.every:
         reasons = [f"rounds that evaluate: {reason}" for reason in refusals(as_evaluation(config))]

@@ -275,8 +275,8 @@ def charged_under(
 ) -> Spending:
     """Returns a run's charges for a guarantee other than that of the budget.
 
-    The ledger's terms state under `key` the event of a training round for that guarantee. The terms
-    also map the charged event of an evaluation round to its event for that guarantee.
+    The terms state under `key` a training round's event for that guarantee, and an evaluation
+    round's event for each charged event. Without `key`, the result is empty.
 
     Args:
       ledger: the run's ledger.

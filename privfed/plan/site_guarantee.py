@@ -46,8 +46,9 @@ def site_guarantee(plan: Plan, answers: int) -> SiteGuarantee:
       answers: the largest number of rounds that the site answers.
 
     Raises:
-      Refused: if sites are not the parties, `answers` is not between 1 and the number of rounds, or
-        clients at several sites are charged fewer than all rounds.
+      Refused: if sites are not the parties or there is no private mechanism, if `answers` is not
+        between 1 and the number of rounds, or if clients at several sites are charged fewer than
+        all rounds.
     """
     config = plan.config
     if not config.by_sites or not plan.mechanism.private:

@@ -43,9 +43,9 @@ def noised_jointly(mechanism: Mechanism) -> TypeGuard[JointNoise]:
 class IntegerGrid:
     """The integer encoding of rows: a `step`, and the values that follow from it, in steps.
 
-    `share` is the standard deviation of one client's noise, `l2` and `l1` bound an encoded row
-    (rules of proof, section 3: never the clip), and `wraps` is the probability that a coordinate of
-    the sum wraps.
+    `share` is the standard deviation of the noise of one client (or site), `l2` and `l1` bound an
+    encoded row (rules of proof, section 3: never the clip), and `wraps` is the probability that a
+    coordinate of the sum wraps.
     """
 
     step: float

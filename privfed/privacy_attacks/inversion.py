@@ -85,8 +85,8 @@ def view_quality(
 
 
 JOINTLY = 10
-"""Largest number of examples in a sum that are searched jointly; larger sums are attacked as if
-they were the update of one client."""
+"""Largest number of examples in a sum that a search reconstructs jointly; larger sums are attacked
+as if they were the update of one client. The analytic method has no such limit."""
 GUESS = View("no update", "baseline: the mean public example")
 
 
@@ -195,7 +195,10 @@ def _updates(
     client: int,
     crowd: int,
 ) -> Tensor:
-    """Returns `crowd` updates `[crowd, d]`: of `client` and of those after it in `holders`."""
+    """Returns `crowd` updates `[crowd, d]`: of `client` and of the next clients in `holders`.
+
+    The first client of `holders` follows the last.
+    """
     place = int(np.searchsorted(holders, client))
     rows = []
     for other in np.roll(holders, -place)[:crowd]:

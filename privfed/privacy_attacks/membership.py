@@ -51,7 +51,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class TargetScores:
-    """Mean losses and mean confidence statistics of t targets under s models, each `[s, t]`."""
+    """Losses and confidence statistics of t targets under s models (of a user: means), `[s, t]`."""
 
     losses: Reals
     statistics: Reals
@@ -140,8 +140,8 @@ def outsiders(
       The examples, and offsets of shape `[users + 1]`.
 
     Raises:
-      Refused: if the owners are unknown and not random, or if members would otherwise differ from
-        non-members in more than participation.
+      Refused: if features are shifted by client, users of test examples are unknown or took part
+        in training, or a random user needs more test examples than there are.
     """
     test, rest = population.test, f"attack {path / 'config.toml'} instead, which leaves clients out"
     partition = config.partition
@@ -284,7 +284,7 @@ def attack_run(path: Path, level: Level, shadows: int, seed: int, show: Progress
 
     Raises:
       Refused: if no round was trained, or the test set has no targets comparable to the run's.
-      Broken: if the ledger proves no guarantee.
+      Broken: if the run's audit states a problem or no guarantee.
     """
     setup, last, claimed = _finished_run(path)
     population = setup.federation.at(last.round)

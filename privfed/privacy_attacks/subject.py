@@ -142,7 +142,10 @@ def noise_for(plan: Plan, epsilon: float) -> float:
 
 
 def default_epsilons(plan: Plan) -> tuple[float, ...]:
-    """Returns three budgets that protect no client, and the run's; none for a run without noise."""
+    """Returns three budgets that protect no client, and the run's if it is smaller.
+
+    The result is empty for a run without noise.
+    """
     if not plan.mechanism.private:
         return ()
     budget = plan.budget or plan.guarantee.epsilon

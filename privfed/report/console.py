@@ -102,7 +102,10 @@ def written(text: str, encoding: str) -> str:
 
 
 def _spelled_out(error: UnicodeError) -> tuple[str, int]:
-    """Returns a replacement for characters that an encoding lacks; an error handler of `codecs`."""
+    """Returns a replacement for characters that an encoding lacks, and the position after them.
+
+    An error handler of `codecs`; it raises any error other than of encoding.
+    """
     if not isinstance(error, UnicodeEncodeError):
         raise error
     missing = error.object[error.start : error.end]

@@ -240,7 +240,7 @@ def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _per_party(size: float, plan: Plan, forecast: Forecast) -> str:
-    """Formats the bytes of one party in a round in which all parties together send `size` bytes.
+    """Formats the bytes of one party, if all parties of a round together send (or get) `size`.
 
     The result is in bytes for secure sums and compressed updates, otherwise in vectors `[d]`,
     without the scalars.

@@ -65,7 +65,7 @@ class Allocation(SizedSampler):
         return self.model_copy(update={"size": size})
 
     def possible_groups(self) -> tuple[int, ...]:
-        """Returns the possible numbers of groups: `groups` if it is set, or divisors of `slots`."""
+        """Returns the possible numbers of groups: `groups` if set, else all divisors of `slots`."""
         if self.groups:
             return (self.groups,)
         return _divisors(self.slots)

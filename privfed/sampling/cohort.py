@@ -215,7 +215,7 @@ def over_several_sites(witness: Witness, sites: int) -> Witness:
     multiplier of a Gaussian is then relative to that norm (rules of proof, section 9.4).
 
     Raises:
-      Refused: unless clients are sampled independently (Poisson sampling).
+      Refused: if there are several sites and clients are not sampled by Poisson sampling.
     """
     if sites == 1:
         return witness

@@ -19,7 +19,8 @@ def independent_draw(sampler: Any, size: int, clients: int) -> Sampler:
 
     Args:
       sampler: the run's sampler.
-      size: cohort size; 0 for the size of the sampler's cohorts.
+      size: cohort size; 0 for that of the sampler's cohorts, or under full participation for all
+        clients.
       clients: declared number of clients.
 
     Raises:

@@ -27,7 +27,7 @@ _LARGEST_DEFAULT = 150
 
 
 class SizedSampler(Part):
-    """Base class of samplers with a configured size and independent samples."""
+    """Base class of samplers: by default with a configured size and independent samples."""
 
     size: int = Field(0, ge=1, json_schema_extra={"default": None})
     """The cohort size, or the expected size if it is random. By default
@@ -223,9 +223,10 @@ class Cyclic(SizedSampler):
 class BySize(SizedSampler):
     """Includes clients with a probability proportional to their number of examples; no privacy.
 
-    Each client is included independently with probability min(1, (size / N) n_k / mean(n)) for n_k
-    examples. With a uniform average of updates, this is the alternative to uniform sampling with
-    weights by examples (Li et al. 2020, Algorithm 2).
+    Each client is included independently with probability min(1, (size / N) n_k / mean(n)), with N
+    the declared number of clients and n_k the client's number of examples. With a uniform average
+    of updates, this is the alternative to uniform sampling with weights by examples (Li et al.
+    2020, Algorithm 2).
 
     *Event*: none. A client's number of examples is private, so nothing is proved under privacy.
     """
@@ -275,8 +276,8 @@ def _uniform_subset(clients: Indices, count: int, round: int, streams: Streams) 
 def size_by_turns(size: int, clients: int, key: str, rounds: int) -> int:
     """Returns the expected cohort size if each of `clients` takes part once in `rounds` rounds.
 
-    `rounds` is the value of the key `key` of [cohort]. Refuses a configured `size` other than 0 or
-    the returned size.
+    `rounds` is the value of the key `key` of [cohort]. Refuses a number `clients` that is no
+    multiple of `rounds`, and a configured `size` other than 0 or the returned size.
     """
     expected, left = divmod(clients, rounds)
     if left or size not in (0, expected):

@@ -60,7 +60,7 @@ class Lineage(Encoded):
         return Lineage(tuple(runs.values()), self.unknown or other.unknown)
 
     def uncovered(self, counted: Mapping[str, Collection[str]]) -> str:
-        """Returns the reasons why a guarantee does not cover the training of this model.
+        """Returns the reasons, as text, why a guarantee does not cover the training of this model.
 
         Args:
           counted: for each run that the guarantee counts, the heads that its ledger is known to
@@ -184,7 +184,10 @@ def _of_ledger(ledger: Ledger) -> Lineage:
 
 
 def _completed(run: Origin, folder: Path) -> Mapping[str, Any]:
-    """Returns the population of `run`; missing sources are read from the configuration."""
+    """Returns the population of `run`, with missing sources read from the configuration.
+
+    If the configuration cannot be read, the population is returned unchanged.
+    """
     if "sources" in run.population:
         return run.population
     try:

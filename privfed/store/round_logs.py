@@ -79,7 +79,10 @@ class MetricsLog(RoundLog):
         self.rewrite(text for text in self.texts() if _is_until(text, after))
 
     def losses(self) -> dict[int, float]:
-        """Returns the loss on public examples by round; rounds without one are left out."""
+        """Returns the loss on public examples by round; NaN for a loss of null (not finite).
+
+        Rounds without a loss are left out.
+        """
         return self.by_round(lambda line: math.nan if line["loss"] is None else float(line["loss"]))
 
 
@@ -95,7 +98,7 @@ class AbortLog(RoundLog):
         return self.by_round(lambda line: str(line["reason"]))
 
     def mend(self) -> None:
-        """Removes unreadable lines; an incomplete last one would corrupt the next line."""
+        """Keeps the last readable line of each round; half a line would corrupt the next one."""
         reasons = self.reasons().items()
         self.rewrite(dump({"round": round, "reason": reason}) for round, reason in reasons)
 
@@ -189,7 +192,10 @@ def _culprit(line: dict[str, object]) -> Culprit:
 
 @dataclass(frozen=True)
 class StoredRelease:
-    """The releases of one charged round, by exchange, and the hash of its charge."""
+    """The releases of one charged round, the mechanism's public state, and the charge's hash.
+
+    `released` has one release for each exchange; `mechanism` is the state after them.
+    """
 
     released: list[Tensor]
     mechanism: dict[str, Tensor]
@@ -198,8 +204,9 @@ class StoredRelease:
 
 @dataclass(frozen=True)
 class Releases:
-    """The files `NNNNNN.safetensors` in `folder`, one for each round since the last checkpoint that
-    released something.
+    """The files `NNNNNN.safetensors` in `folder`, with releases since the last checkpoint.
+
+    There is one file for each round with a release.
     """
 
     folder: Path

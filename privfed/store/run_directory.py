@@ -122,7 +122,7 @@ class RunDirectory:
         return held_alone(self.path, taken, reads)
 
     def make_folders(self) -> None:
-        """Creates a run's missing folders (copying may have lost empty ones)."""
+        """Creates the folders releases and report if missing (copying may have lost empty ones)."""
         durable.make_folder(self.releases.folder)
         durable.make_folder(self.summary.parent)
         # The directory may be left over from an interrupted start.
@@ -131,7 +131,8 @@ class RunDirectory:
     def recover(self) -> None:
         """Restores the directory after a crash.
 
-        Afterwards all folders exist, no file is half written, and all names of files are durable.
+        Afterwards the folders releases and report exist, no file is half written, and all names of
+        files are durable.
         """
         self.make_folders()
         if self.private.is_dir():

@@ -1,9 +1,9 @@
 """Reads and writes files of named tensors (safetensors) with metadata; nothing is ever unpickled.
 
 The bytes of a file are produced in parts, so writing needs no copy of all tensors. They equal those
-that the library safetensors writes: the length of the header (8 bytes); the header,
-which is JSON and states the position of each tensor's numbers; and the numbers of one tensor after
-another, those of wider dtypes first, then in order of names.
+that the library safetensors writes: the length of the header (8 bytes); the header, which is JSON
+and states the position of each tensor's numbers; and the numbers of one tensor after another,
+sorted by dtype, wider dtypes first, and then by name.
 """
 
 from __future__ import annotations

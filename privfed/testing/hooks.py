@@ -116,7 +116,7 @@ def is_plain_only_where_it_adds_the_update(server: Any) -> None:
 
 
 def rates_multiply(server: Any) -> None:
-    """Checks that `at` multiplies the learning rate."""
+    """Checks that `at` multiplies the learning rate, and that a part is restored from its keys."""
     halves = server.at(0.5).at(0.5)
     params = [
         each.step(_start(), _DELTAS[0], each.init(_start()))[0]
@@ -158,7 +158,7 @@ def _small(sampler: Any) -> Any:
 
 
 def _fitting(sampler: Any) -> Iterator[int]:
-    """Yields sizes of the population that the sampler accepts."""
+    """Yields those of the population sizes 40, 25 and 60 that the sampler accepts."""
     for present in (_CLIENTS, 25, 60):
         with contextlib.suppress(Refused):
             sampler.fits(present, _CLIENTS)
@@ -202,7 +202,11 @@ def draws_cohorts_of_its_form(part: Any) -> None:
 
 
 def includes_clients_at_the_declared_rate(part: Any) -> None:
-    """Checks the sampling rate of all clients by a chi-square test at 1e-6."""
+    """Checks that clients are sampled equally often, at the declared rate.
+
+    The test is chi-square at 1e-6. If samples depend on each other, or the rate is 1, clients must
+    be sampled exactly as often as declared.
+    """
     sampler = _small(part)
     for present in _fitting(sampler):
         often = _entered(_drawn(sampler, present), present).sum(0)

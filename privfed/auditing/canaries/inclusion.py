@@ -36,7 +36,7 @@ data; for a real client they are other members of the population. The charged ev
   bound, a sum of positive powers of the fraction (Wang, Balle & Kasiviswanathan 2019, Theorem 27).
   So m of N bounds it.
 - *truncated Poisson sampling* (`TruncatedPoisson`): a population of at most the size that the event
-  states, which therefore counts N + K (`privfed.sampling.evaluation_rounds`).
+  states, which therefore counts N + K (`privfed.sampling.cohort.over_larger_population`).
 
 A secure sum has at most N + K clients (`privfed.plan.sum_limits`). The probability of an abort is
 charged for any population from nine tenths of N to N + K (`privfed.secure.aborts`). In a secure sum

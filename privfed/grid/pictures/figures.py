@@ -138,7 +138,10 @@ def holds(row: Mapping[str, Any], where: dict[str, Any]) -> bool:
 
 
 def refuse_unknown(figure: Figure, keys: Sequence[str]) -> None:
-    """Raises `Refused` if `figure` names a key that is not in `keys`, or uses one twice."""
+    """Raises `Refused` if `figure` names a key that is not in `keys`, or uses one twice.
+
+    Its x may also be in `PROGRESS`.
+    """
     used = [key for key in (figure.x, figure.by, figure.panels, figure.worst) if key]
     for key in [*used, *figure.where]:
         if key not in keys and not (key == figure.x and key in PROGRESS):

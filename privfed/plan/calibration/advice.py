@@ -218,7 +218,7 @@ class Advice:
       apart: alternatives whose guarantees are not comparable.
       unavailable: alternatives without a computed noise.
       yours: the run as it is configured; None if there is none.
-      reference: the basis of comparison: `yours`, or else the first alternative.
+      reference: the basis of comparison: `yours`, or else the first comparable alternative tried.
     """
 
     ranked: tuple[Alternative, ...]
@@ -275,7 +275,7 @@ def compared(
       before: the earlier runs that count.
       yours: the run as it is configured, if there is one.
       adaptive: whether alternatives need an adaptive clipping norm.
-      uneven: further unavailable alternatives (from `uneven`).
+      uneven: further unavailable alternatives, from the function `uneven`.
     """
     every = [_tried(base, keys, promises, before, adaptive) for keys in tried]
     every += uneven

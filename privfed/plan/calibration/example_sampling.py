@@ -167,7 +167,10 @@ def compare_sampling(question: CalibrationQuestion) -> SamplingComparison:
 
 
 def _groups(population: int, batch: int, examples: int) -> list[int]:
-    """Returns group sizes with rates up to 1: powers of two up to `examples`, and `examples`."""
+    """Returns group sizes with rates up to 1: the smallest, powers of two, and `examples`.
+
+    None exceeds `examples`.
+    """
     least = -(-batch // population)
     powers = [2**power for power in range(examples.bit_length())]
     return sorted({least, *(size for size in powers if least <= size <= examples), examples})

@@ -58,7 +58,8 @@ def largest_rate(fits: Callable[[float], bool]) -> float | None:
     """Searches for the largest sampling rate for which `fits` is true.
 
     Returns:
-      The rate to a relative accuracy of 1e-4; None if it is below 1e-9.
+      The rate to a relative accuracy of 1e-4; None if none of the rates 1, 1/4, 1/16, ... down to
+        1e-9 fits.
     """
     low = 1.0
     while not fits(low):
@@ -203,7 +204,7 @@ def _spaced(question: CalibrationQuestion, rounds: int) -> CalibrationQuestion:
 
 
 def _spacing(question: CalibrationQuestion) -> int:
-    """Returns the smallest separation within the budget.
+    """Returns the smallest separation, or number of slots, within the budget.
 
     Values above the number of rounds need not be tried: they have the same cost.
     """

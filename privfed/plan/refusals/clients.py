@@ -230,7 +230,7 @@ def no_stragglers_to_drop(config: Config) -> Iterator[str]:
 
 
 def rates_of_zero(config: Config) -> Iterator[str]:
-    """Refuses a schedule with a rate of zero in the last round, or that fails in any round."""
+    """Refuses a schedule whose rate is 0 in the last round. Raises a schedule's own errors."""
     schedules = {"client": config.client_schedule, "server": config.server_schedule}
     for section, schedule in schedules.items():
         if [schedule.factor(round) for round in range(1, config.run.rounds + 1)][-1] == 0.0:

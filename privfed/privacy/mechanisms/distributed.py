@@ -71,7 +71,7 @@ class InLayers(DistributedNoise):
         return most * math.sqrt(fewest / self._shares())
 
     def _variance(self) -> float:
-        """Returns the variance (z C)^2 of the counted noise, in steps."""
+        """Returns the variance (z C)^2 of the counted noise, in squared steps."""
         return (self._noise() * self._largest() / self.grid().step) ** 2
 
     def share(self) -> Share:

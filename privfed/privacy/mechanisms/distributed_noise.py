@@ -232,11 +232,11 @@ class DistributedNoise(NoisedMechanism):
 
     @abstractmethod
     def _release(self, counted: float, exchanges: int) -> Noise | Unprotected:
-        """Returns `exchanges` sums as a release to account for; `counted` of the noise counts."""
+        """Returns the release of `exchanges` sums if the fraction `counted` of the noise counts."""
 
     @abstractmethod
     def share(self) -> Share:
-        """Returns the noise that one client adds."""
+        """Returns the noise that one party adds: a client, or a site."""
 
     def _total_variation(self) -> float:
         """Returns the total variation distance between one sum's noise and the accounted noise."""

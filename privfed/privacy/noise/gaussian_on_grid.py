@@ -36,7 +36,7 @@ _ERROR = 2e-14
 _BLOCK = 1 << 14
 """Number of values per block, which fits the cache."""
 _FEWEST = 4
-"""Number of blocks above which an additional thread is worthwhile."""
+"""Least number of blocks for each thread."""
 _TAIL = 1 << 24
 """Tail probability, in multiples of 2^-64, below which 64 bits give too coarse a quantile."""
 _CENTRAL = np.uint64(1 << 54)

@@ -74,7 +74,7 @@ def _together(facts: GridFacts) -> Chapter:
 def _cells(facts: GridFacts) -> list[Block]:
     """Returns the table of cells and, if there is one, the table of worst attacks.
 
-    There is a second table if attacks vary, and all losses have a metric in common.
+    There is a second table if attacks vary, and all losses have the same first metric.
     """
     blocks: list[Block] = [cell_figures(facts)]
     if direction := facts.worst_first():

@@ -64,7 +64,7 @@ class GridFacts:
     def worst_first(self) -> Figure | None:
         """Returns a figure with the grid's metric and direction, by which attacks are compared.
 
-        None if attacks do not vary, or the cells' losses have several metrics.
+        None if attacks do not vary, or the cells' losses differ in their first metric.
         """
         if ATTACK not in self.grid.axes:
             return None

@@ -147,7 +147,7 @@ def own_place(run: Path, simulation: bool, name: str = "page") -> Path:
 
 
 def write_page(path: Path, page: str, simulation: bool = False) -> None:
-    """Writes `page` at `path`. Raises `Refused` if another kind of file exists there."""
+    """Writes `page` at `path`. Raises `Refused` for the reasons of `refuse_place`."""
     refuse_place(path, simulation)
     kind = _KINDS[simulation]
     content = page.replace(_HEAD, f"{_HEAD}\n{kind}", 1)

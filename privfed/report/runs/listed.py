@@ -65,7 +65,10 @@ def list_runs(folder: Path) -> Listing:
 
 
 def run_directories(folder: Path, depth: int = DEPTH) -> Iterator[Path]:
-    """Yields the run directories in `folder`, down to `depth`, except hidden and private ones."""
+    """Yields `folder` if it is a run, else the runs in it down to `depth` folders below.
+
+    Hidden folders, and folders called private, are not searched.
+    """
     try:
         if _is_run(folder):
             yield folder

@@ -30,7 +30,7 @@ STOPPED_BY_BYZANTINE = "stopped by Byzantine clients"
 
 
 def state_of(record: RunRecord) -> str:
-    """Returns the state of the run: running, or how it ended."""
+    """Returns the state of the run: not begun, running, or how it ended."""
     if record.locked:
         return RUNNING
     if not record.charges and not record.summary:
