@@ -247,13 +247,16 @@ def _stated(released: ReleasedCounts, sums: Sums, path: Path) -> Statistics:
     )
 
 
-def declared_values(data: Mapping[str, Any], column: str, option: str) -> Any:
+def declared_values(
+    data: Mapping[str, Any], column: str, option: str, alternative: str = ""
+) -> Any:
     """Returns the values that [data.categories] declares for a column.
 
     Args:
       data: the section [data] of a run file.
       column: the column.
       option: the option that names the column, for messages.
+      alternative: the end of the message, if there is another remedy.
 
     Raises:
       Refused: if they are not declared.
@@ -262,7 +265,7 @@ def declared_values(data: Mapping[str, Any], column: str, option: str) -> Any:
     if column not in declared:
         raise Refused(
             f"{option} is {column!r}, but [data.categories] does not declare its values, which "
-            f"have to be public; declare {column} = [...]",
+            f"have to be public; declare {column} = [...]{alternative}",
             key="data.categories",
         )
     return declared[column]

@@ -68,7 +68,7 @@ def regression_run_of(
         "covariates": [*asking.by],
         "cuts": {column: [*edges] for column, edges in asking.cuts.items()},
         "levels": {
-            column: declared_values(data, column, "--by")
+            column: declared_values(data, column, "--by", f", or --cut {column}=a,b,…")
             for column in asking.by
             if column not in asking.cuts
         },

@@ -191,13 +191,13 @@ class _Model:
         """Returns coefficients without their bias, and their covariance; None if too noisy."""
         p = expit(self.design @ fitted)
         pq = p * (1 - p)
-        inverse = np.linalg.inv(self.weighted(self.total * pq))
+        inverse: Reals = np.linalg.inv(self.weighted(self.total * pq)).astype(np.float64)
         h = self._squares(inverse)
         if self.std * math.sqrt(2.0 * float(((pq * h) ** 2).sum())) > _NOISIEST:
             return None
-        noise = self.std**2 * inverse @ self.weighted(p**2 + (1 - p) ** 2) @ inverse
+        noise = np.asarray(self.std**2 * inverse @ self.weighted(p**2 + (1 - p) ** 2) @ inverse)
         curved = self.std**2 * h + self.total * self._squares(noise) / 2
-        bias = -inverse @ (self.design.T @ (pq * (1 - 2 * p) * curved))
+        bias = np.asarray(-inverse @ (self.design.T @ (pq * (1 - 2 * p) * curved)))
         if (bias**2 > np.diag(inverse + noise)).any():
             return None
         return fitted - bias, inverse + noise

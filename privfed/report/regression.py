@@ -70,7 +70,9 @@ def _cells(each: LevelEstimate, reference: bool) -> list[str]:
 
 
 def _ratio(value: float | None) -> str:
-    return "—" if value is None else f"{value:.3g}"
+    if value is None:
+        return "—"
+    return f"{value:.2f}" if 0.1 <= value < 100.0 else f"{value:.3g}"
 
 
 def _p_value(value: float | None) -> str:
