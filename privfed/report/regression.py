@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -134,6 +137,7 @@ def _picture(release: RegressionRelease) -> Picture:
                 ends = [each.low or each.odds_ratio, each.high or each.odds_ratio]
                 panel.plot(ends, [place, place], color=COLOURS[0], lw=1.4)
                 panel.plot(each.odds_ratio, place, "s", color=COLOURS[0], ms=4)
+        _set_ticks(panel)
         panel.set_yticks(range(len(shown)), [visible(name) for name, _ in shown])
         panel.set(xlabel="odds ratio", ylim=(len(shown) - 0.5, -0.5))
         panel.grid(visible=False, axis="y")
@@ -143,6 +147,16 @@ def _picture(release: RegressionRelease) -> Picture:
         for name, each in shown
     )
     return Picture(inline(drawn, "regression", title, f"{'; '.join(texts)}."), title)
+
+
+def _set_ticks(panel: Axes) -> None:
+    """Sets plain numbers on the logarithmic axis, more of them if it spans less."""
+    low, high = panel.get_xlim()
+    decades = math.log10(high / low)
+    steps = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if decades < 1 else (1.0, 2.0, 5.0)
+    panel.xaxis.set_major_locator(LogLocator(subs=steps if decades < 2 else (1.0,)))
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    panel.xaxis.set_minor_locator(NullLocator())
 
 
 def _drawn(release: RegressionRelease) -> Sequence[tuple[str, LevelEstimate]]:
