@@ -32,7 +32,7 @@ from privfed.data.tables.delimited import Dialect
 
 
 @dataclass(frozen=True)
-class Covariate:
+class CovariateLevels:
     """A column whose values, or bins of numbers, are levels.
 
     Attributes:
@@ -73,7 +73,7 @@ class RegressionCells:
 
     outcome: str
     occurred: tuple[str, ...]
-    covariates: tuple[Covariate, ...]
+    covariates: tuple[CovariateLevels, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -165,9 +165,9 @@ class RegressionTable(CountedTable):
     def questions(self) -> RegressionCells:
         """The cells of the table."""
         covariates = (
-            Covariate(name, (), tuple(self.cuts[name]))
+            CovariateLevels(name, (), tuple(self.cuts[name]))
             if name in self.cuts
-            else Covariate(name, as_values(name, self.levels[name]).values)
+            else CovariateLevels(name, as_values(name, self.levels[name]).values)
             for name in self.covariates
         )
         occurred = as_values(self.outcome, self.occurred).values

@@ -76,10 +76,10 @@ def _cuts(stated: Iterable[str]) -> dict[str, list[float]]:
     cuts: dict[str, list[float]] = {}
     for cut in stated:
         column, _, edges = cut.rpartition("=")
+        if not column or column in cuts:
+            raise Refused(f"--cut is {cut!r}; expected COLUMN=a,b,…, once for each column")
         try:
             cuts[column] = [float(edge) for edge in edges.split(",")]
         except ValueError:
-            column = ""
-        if not column:
-            raise Refused(f"--cut is {cut!r}; expected COLUMN=a,b,… with ascending numbers")
+            raise Refused(f"--cut is {cut!r}; expected COLUMN=a,b,… with numbers") from None
     return cuts

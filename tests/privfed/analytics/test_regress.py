@@ -256,6 +256,7 @@ def test_training_counts_the_release(tmp_path):
         (("--outcome", "died", "--by", "age", "--cut", "age=3,2,1"), "ascending"),
         (("--outcome", "died", "--by", "age", "--cut", "age"), "expected COLUMN="),
         (("--outcome", "died", "--by", "age", "--cut", "age=1,x"), "expected COLUMN="),
+        (("--outcome", "died", "--by", "age", *("--cut", "age=1,2,3") * 2), "once for each"),
         (("--outcome", "dead", "--by", "arm"), "data.outcome names 'dead'"),
         (("--outcome", "arm", "--by", "arm"), "named twice"),
         (("--outcome", "patient", "--by", "arm"), "named twice"),
