@@ -46,7 +46,8 @@ def over_delta(spending: Spending, delta: float, points: int = 13) -> Curve:
     return [(at, _by_accountant(spending, at)) for at in deltas.tolist() if at < 1.0]
 
 
-_LEAST_DELTA = 1e-15
+_LEAST_DELTA = 1e-9
+"""Far above the rounding errors of accountants, so that two machines agree."""
 _HALVINGS = 45
 """Number of halvings of the logarithm of delta, which leave a relative error below 1e-11."""
 
@@ -54,7 +55,7 @@ _HALVINGS = 45
 def delta_at(spending: Spending, epsilon: float, accountant: str = TIGHTEST) -> float:
     """Returns an upper bound on delta of the composition of `spending` at `epsilon`.
 
-    The result is the least delta, up to rounding and at least 1e-15, at which the accountant proves
+    The result is the least delta, up to rounding and at least 1e-9, at which the accountant proves
     an epsilon of at most `epsilon`; 1 if there is no such delta below 1.
     """
 

@@ -1,8 +1,9 @@
 """Coverage of 95 % intervals, errors, and tests of `privfed.analytics.survival`, by simulation.
 
-`python -m experiments.survival.coverage` writes coverage.csv and prints it. Event times are
-exponential or Weibull, censoring times uniform, and 20 bins divide the time of observation. The
-truth of a curve is that of grouped times, which Kaplan-Meier estimates without noise.
+`python -m experiments.survival.coverage [repetitions]` writes coverage.csv and prints it. Event
+times are exponential or Weibull, censoring times uniform, and 20 bins divide the time of
+observation. The truth of a curve is that of grouped times, which Kaplan-Meier estimates without
+noise.
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ def result(design: Design, patients: int, epsilon: float, repeats: int, seed: in
 
 
 def main() -> None:
-    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000
+    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 2_000
     for design in DESIGNS:
         grouped, exact = design.truth()
         print(f"{design.name}: bias from grouping {np.abs(grouped - exact).max():.4f}")

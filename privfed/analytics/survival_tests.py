@@ -12,11 +12,11 @@ cells (delta method).
 - Hazard ratios: the piecewise-exponential model, the maximum of a Poisson likelihood with exposures
   E (Holford 1980). Patients with an event or censored within a bin contribute half of it, except
   censored patients of the last bin, most of whom are observed to its end. The grouped Cox model
-  with a complementary log-log link (Prentice & Gloeckler 1978) has the same hazard ratios;
-  its score is not linear in noised events, which would bias its estimates.
+  with a complementary log-log link (Prentice & Gloeckler 1978) has the same hazard ratios, but its
+  score is not linear in events, so that noise would bias the estimates.
 
-Bins whose number at risk is within three standard deviations of its noise (one for a single group)
-are omitted, with all later ones.
+Bins are omitted from the first one in which the number at risk of all groups is less than three
+standard deviations of its noise, or that of any group less than one.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ class SurvivalRequest:
       group: the column of groups, whose values [data.categories] declares; "" for one group.
       epsilon: epsilon of the release; None: the fraction that the run file states.
       delta: delta of the release; None: that of the run file.
+      actuarial: see `survival_of`.
     """
 
     time: str
@@ -45,6 +46,7 @@ class SurvivalRequest:
     group: str = ""
     epsilon: float | None = None
     delta: float | None = None
+    actuarial: bool = False
 
 
 def survival_run_of(run_file: Path, overrides: Iterable[str], asking: SurvivalRequest) -> Config:
@@ -101,7 +103,7 @@ def survive(
       Refused: if the release has no proof or cannot be made; nothing is written then.
     """
     train(survival_run_of(run_file, overrides, asking), out, observers)
-    return survival_of(out)
+    return survival_of(out, asking.actuarial)
 
 
 @dataclass(frozen=True)
@@ -136,18 +138,24 @@ class SurvivalRelease(CountsRelease):
     hazard_ratios: tuple[HazardRatio, ...]
 
 
-def survival_of(path: Path) -> SurvivalRelease:
+def survival_of(path: Path, actuarial: bool = False) -> SurvivalRelease:
     """Returns the estimates from the survival table that the run at `path` released; writes them.
 
     No data are read.
 
+    Args:
+      path: the run directory.
+      actuarial: whether a censored client is at risk for half of its bin, as in the actuarial
+        estimate; False: for all of it, as in Kaplan-Meier of binned times.
+
     Raises:
       Refused: if the run released nothing, or is not a run of `privfed survive`.
     """
-    return _estimated(released_counts(path, SurvivalTable, "survive"), path).write()
+    counts = released_counts(path, SurvivalTable, "survive")
+    return _estimated(counts, path, actuarial).write()
 
 
-def _estimated(released: ReleasedCounts, path: Path) -> SurvivalRelease:
+def _estimated(released: ReleasedCounts, path: Path, actuarial: bool) -> SurvivalRelease:
     """Returns the estimates from a released table."""
     source = released.config.source
     assert isinstance(source, SurvivalTable)
@@ -167,7 +175,7 @@ def _estimated(released: ReleasedCounts, path: Path) -> SurvivalRelease:
         events=table[:, :, 0].tolist(),
         censored=table[:, :, 1].tolist(),
         edges=cells.edges,
-        curves=survival_curves(counts),
+        curves=survival_curves(counts, midpoint=actuarial),
         log_rank=log_rank(counts) if several else None,
         hazard_ratios=tuple(hazard_ratios(counts, cells.groups[0])) if several else (),
     )

@@ -21,6 +21,7 @@ def survival(
     group: str = "",
     epsilon: float | None = None,
     delta: float | None = None,
+    actuarial: bool = False,
     out: str | PathLike[str] | None = None,
     keys: Sequence[str] = (),
 ) -> Answer:
@@ -38,6 +39,8 @@ def survival(
       group: the column of groups, whose values [data.categories] declares.
       epsilon: epsilon of the release; None: the share `budget.statistics` of the run file.
       delta: delta of the release; None: that of the run file.
+      actuarial: whether a censored client is at risk for half of its bin, as in the actuarial
+        estimate; False: for all of it, as in Kaplan-Meier of binned times.
       out: the new run directory; by default a new folder in runs/.
       keys: keys of the run file to change, as "section.key=value".
 
@@ -54,7 +57,7 @@ def survival(
 
     path = from_here(as_path(run, "run"))
     if path.is_dir():
-        return Answer.of(survival_of(path), survival_tables)
+        return Answer.of(survival_of(path, actuarial), survival_tables)
     if not time or not event:
         raise Refused("time and event are both needed; name the columns of the table")
     if (until is None) == (edges is None):
@@ -63,6 +66,6 @@ def survival(
             "to the end of the last bin, or edges to the ends of all bins"
         )
     ends = even_edges(until, bins) if until is not None else tuple(map(float, edges or ()))
-    asking = SurvivalRequest(time, event, ends, tuple(occurred), group, epsilon, delta)
+    asking = SurvivalRequest(time, event, ends, tuple(occurred), group, epsilon, delta, actuarial)
     folder = new_folder("survival") if out is None else from_here(as_path(out, "out"))
     return Answer.of(survive(path, keys, asking, folder), survival_tables)

@@ -23,8 +23,10 @@ from privfed.core.text import visible
 from privfed.report.tables import counted, rows
 from privfed.store.run_record import RunRecord
 
-_ACCURACY = 1e-6
-"""Relative difference allowed between numbers that different versions of libraries compute."""
+_ACCURACY, _LEAST = 1e-6, 1e-12
+"""Relative and absolute difference allowed between numbers that two machines compute."""
+_ACCOUNTED = frozenset({"guarantee", "composition"})
+"""Sections with numbers that accountants compute; all others have to agree exactly."""
 _WRITTEN = {"written_by", "digest"}
 """Keys of a claim that do not follow from its evidence."""
 
@@ -209,13 +211,13 @@ def _compared(place: Place, stated: Any, expected: Any) -> Iterator[ClaimDiffere
         case (list(), list()) if len(stated) == len(expected):
             for number, values in enumerate(zip(stated, expected, strict=True)):
                 yield from _compared((*place, str(number)), *values)
-        case _ if not _same(stated, expected):
+        case _ if not _same(stated, expected, exact=not _ACCOUNTED & {*place[:1]}):
             yield ClaimDifference(place, stated, expected)
 
 
-def _same(first: Any, second: Any) -> bool:
-    if isinstance(first, float) and isinstance(second, float):
-        return math.isclose(first, second, rel_tol=_ACCURACY, abs_tol=1e-14)
+def _same(first: Any, second: Any, exact: bool) -> bool:
+    if isinstance(first, float) and isinstance(second, float) and not exact:
+        return math.isclose(first, second, rel_tol=_ACCURACY, abs_tol=_LEAST)
     return type(first) is type(second) and bool(first == second)
 
 

@@ -68,15 +68,18 @@ NEW_RUN = click.option(
 )
 
 
-def refuse_new_options() -> None:
-    """Raises `Refused` if options of a new release are given with the folder of an earlier one."""
+def refuse_new_options(*reading: str) -> None:
+    """Raises `Refused` if options of a new release are given with the folder of an earlier one.
+
+    `reading` are options that also concern an earlier release.
+    """
     context = click.get_current_context()
     given = {
         name
         for name in context.params
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
-    if given - {"run_file", "as_json", "show_values"}:
+    if given - {"run_file", "as_json", "show_values", *reading}:
         raise Refused(
             "RUN.toml is a run directory, so its release is only read again, but options of a new "
             "release are given; leave the options out, or name a run file"

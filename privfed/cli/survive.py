@@ -48,6 +48,11 @@ from privfed.core.failures import report_error
     multiple=True,
     help="Instead of --until: an end of a bin, in ascending order; repeat it for each.",
 )
+@click.option(
+    "--actuarial",
+    is_flag=True,
+    help="Count a censored client as at risk for half of its bin; default: for all of it.",
+)
 @RELEASE_EPSILON
 @RELEASE_DELTA
 @NEW_RUN
@@ -63,8 +68,8 @@ def survive_command(run_file: Path, out: Path | None, as_json: bool, **asked: An
     from privfed.store.folders import new_folder
 
     if run_file.is_dir():
-        refuse_new_options()
-        return print_answer(survival(run_file), as_json)
+        refuse_new_options("actuarial")
+        return print_answer(survival(run_file, actuarial=asked["actuarial"]), as_json)
     overrides = asked.pop("overrides")
     asked |= {"edges": asked["edges"] or None, "occurred": asked["occurred"] or (1,)}
     folder = out or new_folder("survival")

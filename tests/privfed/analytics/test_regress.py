@@ -1,8 +1,10 @@
 """A regression table from end to end: counted by cells, charged once, estimated, and read again."""
 
+import csv
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +29,7 @@ from privfed.core.streams import Streams
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 
+ROOT = Path(__file__).resolve().parents[3]
 BY = ("--outcome", "died", "--by", "arm", "--by", "sex", "--by", "age", "--cut", "age=20,45,65,90")
 ASKED = (*BY, "--epsilon", "4")
 EDGES = (20.0, 45.0, 65.0, 90.0)
@@ -176,6 +179,19 @@ def test_a_run_directory_is_only_read_again(released):
     assert answer.exit_code == 2
     assert "only read again" in " ".join(answer.output.split())
     assert run("survive", out).exit_code == run("describe", out).exit_code == 2
+
+
+def test_the_page_of_the_task_states_the_measured_coverage():
+    page = (ROOT / "docs/how-to/regression.md").read_text("utf-8")
+    with (ROOT / "experiments/regression/coverage.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == 24
+    for line in lines:
+        if line["epsilon"] != "inf":
+            keys = ("least", "most", "ignoring_noise", "estimated")
+            least, most, ignoring, estimated = (f"{100 * float(line[key]):.1f}" for key in keys)
+            row = f"| {line['design']} | {int(line['clients']):,} | {line['epsilon']} |"
+            assert f"{row} {least} to {most} | {ignoring} | {estimated} |" in page
 
 
 def test_the_page_and_the_claim_are_about_odds_ratios(released, tmp_path):

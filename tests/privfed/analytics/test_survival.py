@@ -244,16 +244,15 @@ def test_tests_account_for_the_noise():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("design", DESIGNS, ids=lambda design: design.name)
-@pytest.mark.parametrize("patients", [1_000, 2_000, 10_000])
+@pytest.mark.parametrize("patients", [1_000, 2_000])
 def test_coverage_is_nominal_at_every_epsilon(design, patients):
-    """Within four standard errors of 500 repetitions, for the extremes of 20 bins."""
+    """Within four standard errors of 250 repetitions, for the extreme of 20 bins."""
     for epsilon in (0.5, 1.0, 2.0):
         rng = np.random.default_rng(int(10 * epsilon))
-        got = curves(design, patients, noise(epsilon), 500, rng)
-        assert got["least"] > 0.91
-        assert 0.935 < got["mean"] < 0.97
-        assert got["band"] > 0.92
-        assert min(got["restricted_mean"], got["median"]) > 0.92
+        got = curves(design, patients, noise(epsilon), 250, rng)
+        assert got["least"] > 0.895
+        assert 0.93 < got["mean"] < 0.975
+        assert min(got["band"], got["restricted_mean"], got["median"]) > 0.91
         both = comparisons(design, patients, noise(epsilon), 1_000, rng)
         assert both["log_rank_size"] < 0.075
         assert 0.92 < both["ratio_coverage"] < 0.98

@@ -1,8 +1,10 @@
 """A survival table from end to end: counted by cells, charged once, estimated, and read again."""
 
+import csv
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +29,7 @@ from privfed.core.streams import Streams
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 
+ROOT = Path(__file__).resolve().parents[3]
 ASKED = ("--time", "days", "--event", "died", "--until", "100", "--bins", "5", "--epsilon", "4")
 
 
@@ -158,6 +161,31 @@ def test_a_run_directory_is_only_read_again(released):
     assert answer.exit_code == 2
     assert "only read again" in " ".join(answer.output.split())
     assert run("describe", out).exit_code == 2
+
+
+def test_the_actuarial_estimate_is_read_from_the_same_release(released):
+    out, _ = released
+    plain, halved = survival_of(out), survival_of(out, actuarial=True)
+    assert plain.events == halved.events
+    for curve, lower in zip(plain.curves, halved.curves, strict=True):
+        assert curve.restricted_mean.value > lower.restricted_mean.value
+    assert "actuarial" not in run("survive", out, "--actuarial").stderr
+    survival_of(out)
+
+
+def test_the_page_of_the_task_states_the_measured_coverage():
+    page = (ROOT / "docs/how-to/survival.md").read_text("utf-8")
+    with (ROOT / "experiments/survival/coverage.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == 24
+    for line in lines:
+        if line["epsilon"] != "inf":
+            least, most, ignoring = (
+                f"{100 * float(line[key]):.1f}" for key in ("least", "most", "ignoring_noise")
+            )
+            patients = f"{int(line['patients']):,}"
+            row = f"| {line['design']} | {patients} | {line['epsilon']} | {least} to {most} |"
+            assert f"{row} {ignoring} |" in page
 
 
 def test_the_page_and_the_claim_are_about_survival(released, tmp_path):
