@@ -1,7 +1,8 @@
 """Coverage of 95 % intervals and size of tests of `privfed.analytics.regression`, by simulation.
 
-`python -m experiments.regression.coverage` writes coverage.csv and prints it. Clients have three
-independent covariates with 2, 2 and 3 levels, and an outcome with the odds of a logistic model.
+`python -m experiments.regression.coverage [repetitions]` writes coverage.csv and prints it. Clients
+have three independent covariates with 2, 2 and 3 levels, and an outcome with the odds of a logistic
+model.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ def rejected(p_values: list[float | None]) -> float:
 
 
 def main() -> None:
-    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 500
+    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 2_000
     names = [field.name for field in fields(Row)]
     print(" ".join(names))
     written = Path(__file__).parent / "coverage.csv"
