@@ -62,11 +62,21 @@ class Loopback:
         return Journal.read(path.read_text() if path.exists() else "")
 
     def wait_for(self, ready: Callable[[Journal], object], seconds: float, what: str) -> Journal:
-        """Returns the log when `ready` holds of it. Raises `ProgramEnded` if it does not in
-        time.
+        """Returns the log when `ready` holds of it.
+
+        Raises `ProgramEnded` if it does not in time, or if the run ends before.
         """
-        self.wait(lambda: bool(ready(self.journal())), seconds, what)
-        return self.journal()
+        before = len(self.journal().errors)
+
+        def over() -> bool:
+            log = self.journal()
+            return bool(ready(log)) or len(log.errors) > before
+
+        self.wait(over, seconds, what)
+        log = self.journal()
+        if not ready(log):
+            raise ProgramEnded(f"{what}: the run ended before. {log.errors[-1]}")
+        return log
 
     def wait(self, ready: Callable[[], bool], seconds: float, what: str) -> None:
         """Returns when `ready` holds. Raises `ProgramEnded` if it does not in time."""

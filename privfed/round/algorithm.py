@@ -54,7 +54,7 @@ class Algorithm:
     cohort (`privfed.secure.aborts`).
     """
     evaluates: bool = False
-    """Whether clients only evaluate the model in its rounds, which do not change the model."""
+    """Whether clients only evaluate in this algorithm's rounds, which do not change the model."""
     evaluation_rounds: EvaluationRounds = field(default_factory=lambda: EvaluationRounds(0))
     """The rounds of the run in which clients evaluate."""
     sites: int = 0
@@ -64,8 +64,8 @@ class Algorithm:
     weight 1 / s.
     """
     averaged: int = 0
-    """Number of running statistics, which are the last numbers of the model. They are averaged and
-    do not enter the server optimizer.
+    """Number of running statistics, the last values of the model's vector. They are averaged over
+    clients, without the server optimizer.
     """
     canaries: int = 0
     """Upper bound on the number of canary clients in the population, in addition to the `clients`
@@ -104,7 +104,7 @@ class Algorithm:
         return Cohorts(self.clients, float(self.sampler.size), period)
 
     def witness(self, round: int) -> Witness:
-        """Returns the sampling rule of the cohort of `round`."""
+        """Returns the sampling rule of `round`, with all canaries and all sites of a client."""
         witness = self.sampler.witness(round, self.clients)
         larger = over_larger_population(witness, self.canaries)
         return over_several_sites(larger, self.sites_per_client)
@@ -122,7 +122,7 @@ class Algorithm:
 
     @property
     def fixed_divisor(self) -> bool:
-        """Whether rows have weight one, and the divisor of their sum is a constant."""
+        """Whether all rows have the same constant weight, and their sum a constant divisor."""
         return self.mechanism.private or self.objective.sums_states
 
     def initial_state(self, params: Tensor) -> TrainingState:
@@ -150,9 +150,10 @@ class Algorithm:
         return layout if self.fixed_divisor else layout.plus("weight", 1)
 
     def encoding_factor(self, parameters: int) -> float:
-        """Returns the encoded rows' norm bound over the clipping norm; 1 without a secure sum.
+        """Returns the ratio of the norm bound of an encoded row to that of the row itself.
 
-        Raises `Refused` if the secure sum cannot encode the row.
+        The ratio is 1 without a secure sum, or if rows have no bound. Raises `Refused` if the
+        secure sum cannot encode the row.
         """
         encoding = self.mechanism.encoding(self.mechanism.init())
         width = self.mechanism.width(self.wire(self.objective.layout(parameters)))
@@ -176,7 +177,7 @@ class Algorithm:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """The complete state that a round changes. It is public, unless attackers are simulated.
+    """The server's state, which a round changes. It is public, unless attackers are simulated.
 
     It contains the model `[d]`, and the states of server optimizer, mechanism, objective and rule.
     It also contains the memory of simulated attackers, which may read raw updates: a run with
@@ -190,4 +191,4 @@ class TrainingState:
     rule: Memory = field(default_factory=dict)
     attack: Memory = field(default_factory=dict)
     evaluation: Memory = field(default_factory=dict)
-    """The last release of an evaluation by clients, and the number of evaluations so far."""
+    """The last release of an evaluation by clients, its round, and the number of evaluations."""

@@ -38,9 +38,9 @@ class BySums:
     def release(self, exchange: Exchange, number: int) -> Tensor:
         """Bounds and sums the cohort's answers to one exchange, and adds noise to the sum.
 
-        Under privacy, and if the server sums client states, every row has weight one and the
-        divisor is a constant of the configuration. Otherwise a row is sent as (weight * row,
-        weight), and the divisor is the summed weight.
+        Under privacy, and if the server sums client states, all rows have the same constant weight
+        and the divisor is a constant of the configuration. Otherwise a row is sent as
+        (weight * row, weight), and the divisor is the summed weight.
 
         Args:
           exchange: the request to the cohort.
@@ -50,7 +50,7 @@ class BySums:
           The released average, shape [m].
 
         Raises:
-          Aborted: if too few clients send.
+          Aborted: if the sum cannot be completed, for example because too few clients send.
         """
         updates, algorithm = self._updates, self._updates.algorithm
         ranks, mechanism = updates.world.ranks, algorithm.mechanism
@@ -127,8 +127,8 @@ class BySums:
     def _terms(self, chunk: Chunk, exchange: Exchange) -> Tensor:
         """Returns the rule's terms `[c, m]` of the rows in `chunk`, which are then summed.
 
-        If weights are not fixed, terms are multiplied by them, and the weight is a last column. If
-        they are fixed, a client that may be at s sites has weight 1 / s at each site.
+        If weights are not fixed, terms are multiplied by them, and the weight is one more column.
+        If they are fixed and a client may be at s sites, every row has weight 1 / s.
         """
         center = exchange.broadcast.get("center", chunk.rows.new_zeros(()))
         parts = self._parts
@@ -169,7 +169,7 @@ class BySums:
 
 
 def _parted(total: BoundedSum, wire: Layout) -> tuple[BoundedSum, float]:
-    """Returns the total of weighted rows and the total weight; zeros and 1 if that weight is 0."""
+    """Returns the total of weighted rows and the total weight; zeros and 1 for a weight up to 0."""
     weight, rows = float(wire.view(total.total, "weight")), total.total[:-1]
     if weight <= 0.0:  # no client sent anything: a zero average changes nothing
         return replace(total, total=torch.zeros_like(rows)), 1.0

@@ -99,7 +99,7 @@ class Conversation:
 def replay(
     algorithm: Algorithm, round: int, state: TrainingState, releases: Sequence[Tensor]
 ) -> TrainingState:
-    """Returns the state after a round whose releases are given; no client is asked.
+    """Returns the state after a round whose `releases` are known; no client takes part.
 
     Args:
       algorithm: frozen parts and declared constants of the run.
@@ -126,7 +126,7 @@ def run_round(
 ) -> TrainingState:
     """Runs one round, which is charged before its cohort is sampled.
 
-    Errors other than `BudgetExceeded` and `Busy` leave the round charged.
+    An error after the charge leaves the round charged.
 
     Args:
       round: number of the round.
@@ -140,7 +140,7 @@ def run_round(
     Raises:
       BudgetExceeded: if the budget does not suffice; nothing is charged or sampled.
       Busy: if too few sites are available; nothing is charged or sampled.
-      Aborted: if too few clients send; the round is charged and not repeated.
+      Aborted: if a sum cannot be completed; the round is charged and not repeated.
       Refused: if a part has more exchanges than were charged, or a release is not finite.
     """
     charge, drawn = world.ranks.first(lambda: charge_then_draw(round, algorithm, world))
@@ -162,7 +162,10 @@ def run_round(
 
 
 def charge_then_draw(round: int, algorithm: Algorithm, world: World) -> tuple[Charge, Cohort]:
-    """Charges the round, then samples its cohort; returns the charge and the cohort."""
+    """Charges the round, then samples its cohort; returns the charge and the cohort.
+
+    The cohort is empty if sites are on other machines, since these sample their own clients.
+    """
     world.writing.flush()
     if world.sites:
         world.sites.gather()
@@ -196,7 +199,7 @@ def refuse_not_finite(round: int, released: Tensor) -> None:
 def show(
     round: int, exchange: Exchange, released: Tensor, algorithm: Algorithm, world: World
 ) -> None:
-    """Passes the rule's aggregate after a release to `world.watch`, a simulation's observer."""
+    """Passes the rule's aggregate after a training release to `world.watch`, if it is set."""
     if world.watch and exchange.task in ("train", "terms"):
         aggregate = algorithm.rule.center_after(exchange.broadcast["center"], released)
         world.watch.aggregate(round, aggregate)

@@ -17,7 +17,7 @@ from privfed.core.vector import Indices
 from privfed.sampling.availability import Devices
 
 MEASURES = ("far", "against", "alike")
-"""Names of the measures by which rows are outlying (`standings`)."""
+"""Names of the measures by which `standings` ranks rows."""
 
 
 def standings(rows: Tensor, aggregate: Tensor) -> dict[str, Tensor]:
@@ -86,7 +86,7 @@ class Sides:
 
         - "byzantine": the number of Byzantine rows.
         - "aggregate_distance": the distance of the noised aggregate from the honest mean, divided
-          by the norm of that mean.
+          by the norm of that mean; None if the norm is 0.
         - "byzantine_weight": the position of the aggregate's projection on the line from the honest
           mean (0) to the Byzantine mean (1); for a plain mean, the Byzantine fraction of rows.
         """
@@ -160,7 +160,7 @@ class Tally:
         self._sides.aggregate = aggregate
 
     def take(self) -> dict[str, Any]:
-        """Returns the round's counts, and resets them."""
+        """Returns the round's counts, median norm and measures of the attack, and resets them."""
         norms = torch.cat([*self._norms, torch.empty(0, dtype=torch.float64)])
         self._norms.clear()
         self._add_up()

@@ -1,4 +1,4 @@
-"""The answers of a round's cohort: trained, replaced for attackers, and bounded by each client."""
+"""Computes the answers of a round's cohort: trained rows or attackers' rows, then bounded."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ClientUpdates:
         self._excluded = np.array(sorted(excluded), dtype=np.int64)
 
     def present(self, number: int) -> tuple[Cohort, Indices]:
-        """Returns the clients whose rows are summed in exchange `number`, and dropout stages `[n]`.
+        """Returns the clients that send in exchange `number`, and each party's dropout stage `[n]`.
 
         Parties of a sum are the clients of the cohort, or all sites, whatever clients were sampled
         at these. All passes of a rule use the same rows: a client that drops out of the first pass
@@ -202,7 +202,7 @@ class ClientUpdates:
     def _corrupted(
         self, exchange: Exchange, present: Cohort, predicted_aggregate: AggregatePredictor
     ) -> Iterator[Chunk]:
-        """Yields the answers; attackers' rows are replaced after all answers have arrived."""
+        """Yields the answers, as one chunk if the attack replaces rows: it reads all answers."""
         attackers = self.world.attackers
         if attackers is None or exchange.task == "measure":
             yield from self.world.executor.chunks(exchange, present)
@@ -263,7 +263,7 @@ class _Part:
         return self.layout.view(rows, self.name) if self.name else rows
 
     def put(self, part: Tensor, rows: Tensor) -> Tensor:
-        """Returns a copy of `rows` `[n, m]` in which the segment is replaced by `part` `[n, p]`."""
+        """Returns rows like `rows` `[n, m]`, with the segment replaced by `part` `[n, p]`."""
         if not self.name:
             return part
         rows = rows.clone()

@@ -39,8 +39,8 @@ from privfed.run.setup import Setup
 from privfed.secure.aborts import refuse_population
 
 _COPIES, _FLOAT32 = 3, 4
-"""Copies of a round's rows in memory: as trained, as sent, and a margin for a larger cohort than
-expected.
+"""Copies of a round's rows in memory (as trained, as sent, and a margin for a larger cohort than
+expected), and the bytes of a float32.
 """
 
 
@@ -153,9 +153,9 @@ def _refuse_averages(config: Config, network: Network) -> None:
 
 
 def _refuse_full_sums(plan: Plan, federation: Federation) -> None:
-    """Raises `Refused` if sums over sites could overflow, because such a sum must never abort.
+    """Raises `Refused` for more clients than a sum over sites, which must never abort, can hold.
 
-    The sum must be able to contain the rows of all declared clients and canaries.
+    It holds the declared number of rows: `data.clients` times `data.sites_per_client`.
     """
     data = plan.config.data
     declared = data.clients * data.sites_per_client
@@ -178,7 +178,7 @@ def evaluation_of(
       personal: whether clients evaluate their personal models instead of the run's.
 
     Raises:
-      Refused: if a measure does not suit the labels.
+      Refused: if a measure does not suit the labels, or a secure sum cannot encode the measures.
     """
     form = Form.of(scored.examples)
     row = measure_row_of(plan.config, form)
@@ -191,7 +191,7 @@ def evaluation_of(
 
 
 def _seconds_to_score(network: Network, federation: Federation) -> float:
-    """Returns the measured seconds to score a model; refuses a test set that cannot be scored."""
+    """Returns the seconds to score a model; refuses a complete test set that cannot be scored."""
     if not len(federation.test):
         return 0.0
     began = time.perf_counter()
@@ -266,7 +266,7 @@ def _groups(config: Config, population: Federation) -> ClientGroups | None:
 
 
 def _refuse_other_groups(grouping: Grouping, names: Sequence[str]) -> None:
-    """Raises `Refused` if the number of `names` differs from the declared number of groups."""
+    """Raises `Refused` if there are fewer or more groups, `names`, than a key declares."""
     makes = f"client.group = {grouping.by!r} makes {len(names)}: {', '.join(names)}"
     if grouping.count and grouping.count != len(names):
         raise Refused(

@@ -77,11 +77,11 @@ class Check:
 
 
 def check(config: Config, answers: int | None = None) -> Check:
-    """Prepares a run like `train`, but over `load_representatives`, and writes nothing.
+    """Prepares a run like `train`, with the clients of `load_representatives`; writes nothing.
 
     Args:
       config: the configuration of the run.
-      answers: upper bound on the rounds in which a site participates, for the site's own guarantee.
+      answers: upper bound on the rounds in which a site participates; None: no guarantee of a site.
 
     Returns:
       The plan and forecast of the run.

@@ -40,7 +40,7 @@ class Forecast:
       seconds: Time for all rounds and evaluations, and for crafting canaries' examples.
       examples: Estimated examples per client, from public facts; two batches if there are none.
       guessed: Whether `examples` is the default of two batches.
-      encoded: Ratio of a row's norm in a secure sum to its own norm.
+      encoded: Ratio of the norm bound of an encoded row to that of the row; 1 without a secure sum.
       aborts: Upper bound on the probability that a round aborts.
       step: Grid spacing of a secure sum's integers; None without a secure sum.
     """
@@ -63,7 +63,7 @@ class Forecast:
     half_widths: Mapping[str, float] = field(default_factory=dict)
     """Expected half-widths of the intervals of the clients' measures, from the noise."""
     message: int = 0
-    """Number of values about the model in one message of a client."""
+    """Number of values in one row of a client, without the rule's terms and the weight."""
     shortening: float = 1.0
     """Approximate ratio of a message's norm to the norm of the update it encodes."""
     unstacked: str | None = None
@@ -142,7 +142,7 @@ def round_exchange(
 def _upload(
     plan: Plan, algorithm: Algorithm, parameters: int, shapes: ShapesByName | None
 ) -> float:
-    """Bytes that a party sends in an exchange, as plain values or compressed."""
+    """Bytes that a party sends in an exchange: compressed, or as the sum's protocol requires."""
     layout, cohort = algorithm.objective.layout(parameters), round(algorithm.sampler.size)
     width = algorithm.mechanism.width(algorithm.wire(layout))
     bits = plan.config.compression.bits(_shapes(parameters, shapes))

@@ -46,9 +46,9 @@ _MOST_NUMBERS = 2**30
 
 
 def refuse_uncraftable(audit: Audit, federation: Federation, network: Network) -> None:
-    """Raises `Refused` if canaries' examples cannot be generated, or would not fit into memory.
+    """Raises `Refused` if canaries' examples cannot be generated, or are too large for memory.
 
-    All examples, and all their gradients, are in memory at once.
+    All examples, and all their gradients, are in memory at once: at most 2^30 numbers of each.
     """
     space_of(federation)
     numbers = math.prod(federation.examples.x.shape[1:]) * audit.examples
@@ -159,7 +159,7 @@ class RunCanaries(Protocol):
     """The canaries of a run, and the log of what was observed about each."""
 
     def hear(self, round: int, released: list[Tensor]) -> None:
-        """Logs the observations of a replayed release, unless the log already has them."""
+        """Logs the observations of a replayed release; the last record of a round counts."""
 
     def end(self, params: Tensor) -> None:
         """Logs the observations of the final model `params` `[d]` at the end of the run."""
@@ -183,7 +183,7 @@ class InputCanaries:
 def with_input_canaries(
     world: World, setup: Setup, directory: RunDirectory
 ) -> tuple[World, InputCanaries]:
-    """Adds canaries that train on crafted examples after the clients of `world`; returns both.
+    """Appends canaries with crafted examples to the clients of `world`; returns world and canaries.
 
     The examples are crafted when the run begins, from its secret key, and stored under private/: a
     resumed run has the same ones.
@@ -205,7 +205,7 @@ def with_input_canaries(
 
 
 def _learning(setup: Setup, file: CanaryFile, streams: Streams) -> Learning:
-    """Reads the canaries' examples and the initial model from `file`; crafts missing ones."""
+    """Reads the canaries' examples and initial model from `file`; if it is missing, writes it."""
     if not file.exists():
         numbers = np.arange(setup.plan.config.audit.canaries)
         made = crafted(setup, streams.at("canaries/examples", clients=numbers))

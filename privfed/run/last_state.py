@@ -82,7 +82,7 @@ def _ways_on(directory: RunDirectory) -> Iterator[str]:
 def state_from_releases(
     charge: Charge, setup: Setup, state: TrainingState, directory: RunDirectory
 ) -> TrainingState | None:
-    """The state after a charged round, from its releases; None if releases are incomplete.
+    """The state after a charged round, from its stored releases; None if one of them is missing.
 
     Raises `Broken` for a release of another charge, or of another shape.
     """
@@ -106,7 +106,11 @@ def state_from_releases(
 
 
 def last_checkpoint(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Checkpoint:
-    """The last checkpoint. Raises `Broken` if the ledger lacks its charges, or it does not fit."""
+    """The last checkpoint.
+
+    Raises `Broken` if the ledger lacks the checkpoint's last charge, or if a state in it has
+    another shape or type than this run's.
+    """
     checkpoint = Checkpoint.load(directory, setup.network, setup.network.initial_params.device)
     if not ledger.holds(checkpoint.head):
         raise Broken(

@@ -55,7 +55,8 @@ def mark_counted(before: Priors, by: Path) -> None:
     """Marks the earlier runs that this run counts, before its ledger cites them.
 
     A marked run cannot be charged again. If another run is now at the path of a counted run, it is
-    not marked. After a crash between the two steps, runs are marked although no ledger cites them.
+    not marked; neither is a read-only directory, which cannot be charged. After a crash between the
+    two steps, runs are marked although no ledger cites them.
 
     Args:
       before: the counted runs.
@@ -120,7 +121,7 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
 
 
 def _correlation(plan: Plan) -> dict[str, Any]:
-    """Returns the optimised constants of correlated noise, and the number of rounds."""
+    """Returns the constants of correlated noise and their number of rounds; empty without it."""
     mechanism = plan.mechanism
     return {"correlation": mechanism.solution()} if isinstance(mechanism, SolvedForRun) else {}
 
@@ -195,7 +196,7 @@ def _attack(config: Config) -> dict[str, Any]:
 
 
 def _secure(setup: Setup) -> dict[str, Any]:
-    """Returns the protocol that sums rows, and whether its cryptography is executed."""
+    """Returns the terms of the protocol that sums rows: name, cryptography, and what is seen."""
     config = setup.plan.config
     name, simulate = config.names["protocol"], config.secure.simulate
     ran = config.secured and simulate == "messages"

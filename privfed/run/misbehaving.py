@@ -1,8 +1,8 @@
 """Tests which clients' rows are outlying, from the rank of each row in its round.
 
 In a round of n rows, r_i is the fraction of rows that are at least as outlying as that of client i,
-itself included; in R_i, tied rows count one half. A client's score is the mean of -ln R_i over its
-rounds. There is one score for each measure (`privfed.round.tally`), each with its own level. Two
+itself included; in R_i, the rows tied with it count one half. A client's score is the mean of
+-ln R_i over its rounds. There is one score for each measure (`privfed.round.tally`). Two
 hypotheses are tested, and neither is whether a client is Byzantine.
 
 *Does client i differ from its cohorts?* Null: in each round, given the past, i's row is
@@ -44,7 +44,7 @@ Mask = NDArray[np.bool_]
 
 
 def benjamini_hochberg(p: Reals, level: float) -> Mask:
-    """The discoveries `[n]` among p-values `[n]`: all up to the largest p_(k) <= level k / n.
+    """The mask `[n]` of discoveries in p-values `[n]`: all up to the largest p_(k) <= level k / n.
 
     Of these, at most a fraction `level` is false in expectation if p-values are independent, or
     positively dependent on each true null (Benjamini & Hochberg 1995; Benjamini & Yekutieli 2001,
@@ -59,7 +59,7 @@ def benjamini_hochberg(p: Reals, level: float) -> Mask:
 
 
 def benjamini_yekutieli(p: Reals, level: float) -> Mask:
-    """The discoveries `[n]`, valid under any dependence: level is divided by 1 + 1/2 + ... + 1/n.
+    """The mask `[n]` of discoveries under any dependence: level is divided by 1 + 1/2 + ... + 1/n.
 
     Source: Benjamini & Yekutieli 2001, theorem 1.3.
 

@@ -110,7 +110,8 @@ class Outcome:
     Attributes:
       plan: The plan of the run.
       path: Its run directory.
-      measures: The loss's measures (the first is the main one), and "loss".
+      measures: The loss's measures (the first is the main one), and "loss"; without a test set, the
+        measures of the last evaluation by clients.
       test_examples: Number of test examples.
       updates: Number of rounds that changed the model.
       charges: Number of charged rounds.
@@ -120,8 +121,8 @@ class Outcome:
       ledger_head: Hash of the ledger's last line.
       public: Number of clients declared public.
       test_shared: Whether clients of the test set also trained.
-      aborts: Reasons of the rounds whose secure sum aborted, by round.
-      culprits: Parties that secure sums proved to be Byzantine, and then excluded.
+      aborts: The reason for the abort of each round whose secure sum aborted.
+      culprits: Parties that secure sums identified as Byzantine, and then excluded.
       stopped_by_byzantine: Reason for the early end, if there are more culprits than the noise's
         guarantee allows; empty otherwise.
       constant: Measures of the best constant prediction.
@@ -161,7 +162,7 @@ class Outcome:
 
     @property
     def excluded(self) -> int:
-        """Number of parties that secure sums proved to be Byzantine, and then excluded."""
+        """Number of parties that secure sums identified as Byzantine, and then excluded."""
         return len(self.culprits)
 
     @property
@@ -184,6 +185,7 @@ class Outcome:
         """A warning that the model is no better than the baseline; "" if better or not scored.
 
         A model is better if its main measure on public examples is and its loss has not diverged.
+        The text is also "" if no round updated the model, or if clients keep part of it.
         """
         loss, private = self.plan.config.loss, self.plan.mechanism.private
         name = loss.measure

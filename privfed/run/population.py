@@ -53,10 +53,11 @@ def load_population(config: Config, streams: Streams) -> Federation:
 
 
 def load_representatives(config: Config, streams: Streams) -> Federation:
-    """Loads a population for plans and forecasts, in which few synthetic clients represent all.
+    """Loads a population for plans and forecasts, in which at most 256 clients represent all.
 
-    The time does not depend on the declared number of clients. Clients in a file are all loaded, so
-    that invalid contents are refused. Raises `Refused` as `load_population` does.
+    Clients that a source identifies, as in a file, are all loaded, so that invalid contents are
+    refused. Clients at remote sites are represented by one example (`load_empty`). Raises `Refused`
+    as `load_population` does.
     """
     clients = config.data.clients
     if config.at_remote_sites:

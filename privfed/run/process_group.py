@@ -199,7 +199,7 @@ def on(device: torch.device, state: TrainingState) -> TrainingState:
 
 
 def refuse_ranks(config: Config, count: int) -> None:
-    """Raises `Refused` if `config` uses a feature that is simulated in one process only."""
+    """Raises `Refused` if `count` > 1 and `config` has a feature that needs one process."""
     if count == 1:
         return
     reasons = []

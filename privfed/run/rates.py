@@ -1,18 +1,18 @@
 """Chooses the learning rate and the clipping norm of a network before the first charge.
 
 A key that is "auto" is set to a value with which short simulated runs end at a low loss. These
-simulated runs read no private data: they train on the public test set or, without one, on synthetic
-examples with labels from a randomly perturbed model. Each has a few simulated clients and plain
-local SGD. The model, server optimizer, batch size and epochs are the run's. All randomness is
-seeded, so a seeded run chooses the same values again. The other processes of a run read the values
-from rank 0.
+simulated runs read no private data: they train on up to 1,000 public test examples or, if there are
+fewer than 20, on synthetic examples with labels from a randomly perturbed model. Each has a few
+simulated clients and plain local SGD. The model, server optimizer, batch size and epochs are the
+run's. All randomness is seeded, so a seeded run chooses the same values again. The other processes
+of a run read the values from rank 0.
 
 *Learning rate.* Each of `RATES` is tried without clipping and noise. The choice is the smallest
 rate whose gain over a constant prediction is nearly that of the best rate.
 
-*Clipping norm.* With a clip below most updates' norms, the model moves by at most T clip in T
-rounds, and the noise adds up to a standard deviation of sqrt(T) z clip. A simulated run of R < T
-rounds imitates both effects with the clip clip T / R and the noise multiplier z sqrt(R / T). Clips
+*Clipping norm.* With a clip C below most updates' norms, the model moves by at most T C in T
+rounds, and the noise adds up to a standard deviation of sqrt(T) z C. A simulated run of R < T
+rounds imitates both effects with the clip C T / R and the noise multiplier z sqrt(R / T). Clips
 around the median norm of updates are tried, each with the same standard normal numbers as noise.
 """
 
@@ -46,7 +46,7 @@ CLIPS = (4.0, 2.0, 1.0, 0.5, 0.25, 0.125)
 _MOST_EXAMPLES, _LEAST_EXAMPLES, _SYNTHETIC = 1000, 20, 400
 _MOST_PER_CLIENT = 50
 _LONG, _SHORT = (30, 8), (15, 4)
-"""Rounds and clients per round of a simulated run, and of one for a run that is short itself.
+"""Rounds and clients per round of a simulated run, and of a shorter one (see `_SHARE`).
 
 In fewer rounds, noise hides what recurrent networks and transformers learn.
 """
@@ -151,7 +151,10 @@ def _each(key: str, values: Sequence[float], trying: Trying) -> Iterator[float]:
 
 
 def _clip(plan: Plan, trials: _Trials, rate: float, cohort: int, trying: Trying) -> float:
-    """Returns the clip with the lowest loss, converted from the simulated rounds to the run's."""
+    """Returns the clip with the lowest loss, for the run's number of rounds, to two digits.
+
+    Without a finite loss, or a finite and positive norm of updates, it is the configured clip.
+    """
     config, clipped = plan.config, trials.clipped
     assert clipped is not None
     share = clipped.plan.config.run.rounds / config.run.rounds
@@ -173,8 +176,8 @@ def _rate(losses: Mapping[float, float], start: float, constant: float, otherwis
 
     Reducing the loss does not suffice: for rare labels, learning the bias alone reduces it nearly
     as much. If no rate is better than a constant, the simulated runs are too short to compare
-    rates. Then the largest rate up to `otherwise` is chosen that reduces the loss by nearly as much
-    as the best.
+    rates. Then, of the rates that reduce the loss by nearly as much as the best, the largest one up
+    to `otherwise` is chosen; if all are above `otherwise`, the smallest one.
 
     Args:
       losses: the final loss at each learning rate.
@@ -185,8 +188,9 @@ def _rate(losses: Mapping[float, float], start: float, constant: float, otherwis
     least = min(losses.values())
     if not math.isfinite(least):
         raise Refused(
-            'client.lr is "auto", but training on public examples diverges at every learning rate '
-            f"from {min(losses):g} to {max(losses):g}; scale the inputs, or set client.lr",
+            'client.lr is "auto", but training on public or synthetic examples diverges at every '
+            f"learning rate from {min(losses):g} to {max(losses):g}; scale the inputs, or set "
+            "client.lr",
             key="client.lr",
         )
     learned = least < constant
@@ -216,7 +220,7 @@ def _public(federation: Federation) -> tuple[Examples, str]:
 
 
 def _population(public: Examples, federation: Federation, config: Config) -> Federation:
-    """Divides the `public` examples among simulated clients; all these examples are also tested on.
+    """Divides the `public` examples among simulated clients; all of them are also the test set.
 
     Each client has the number of examples that public facts make likely, at most
     `_MOST_PER_CLIENT`.

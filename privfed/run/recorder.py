@@ -133,7 +133,7 @@ class Recorder:
         return record
 
     def measures(self, now: Checkpoint) -> dict[str, float]:
-        """Measures on the public test set, and the attack success rate if the attack has a target.
+        """Measures on the public test set and its groups, and success on an attack's target.
 
         Without a test set, the measures are the clients' last ones.
         """
@@ -181,7 +181,7 @@ class Recorder:
 
 
 def tally_of(setup: Setup, expected: Forecast, directory: RunDirectory) -> Tally | None:
-    """Returns a counter of unclipped updates; None unless `run.simulation_metrics` is set."""
+    """Returns an observer of unclipped rows; None unless `run.simulation_metrics` is set."""
     config, mechanism = setup.plan.config, setup.plan.mechanism
     if not config.run.simulation_metrics:
         return None

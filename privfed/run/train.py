@@ -191,8 +191,9 @@ def resume(
       The outcome of the run.
 
     Raises:
-      Refused: for any other change of the configuration.
-      Broken: if the directory was edited.
+      Refused: for any other change of the configuration, or if the run cannot continue.
+      Broken: if the directory was edited, or private state is missing.
+      TooManyByzantine: after saving, if identified Byzantine parties ended the run.
     """
     with resumed(path, change, observers, ranks, elsewhere) as loop:
         return loop.to_end()
@@ -271,7 +272,8 @@ def train(
       The outcome of the run.
 
     Raises:
-      Refused: with nothing written, if the configuration cannot run.
+      Refused: with nothing written, if the configuration cannot run; later, if training diverges.
+      TooManyByzantine: after saving, if identified Byzantine parties ended the run.
     """
     with started(config, out, observers, ranks, elsewhere) as loop:
         return loop.to_end()

@@ -149,7 +149,7 @@ def build_world(
 
 
 def shared_world(setup: Setup, ledger: Charges, store: ReleaseStore, ranks: Ranks) -> World:
-    """Returns the environment of rounds on any rank: clients, and public random numbers."""
+    """Returns the environment of rounds on any rank; random streams do not use the stored key."""
     return World(
         executor=replace(setup.executor, ranks=ranks),
         population=setup.federation.population(),
@@ -162,7 +162,9 @@ def shared_world(setup: Setup, ledger: Charges, store: ReleaseStore, ranks: Rank
 
 
 class HeldElsewhere:
-    """Takes the role of ledger and release store if another process (rank 0, a server) has them."""
+    """A ledger and release store that permit no call, since another process (rank 0, a server) has
+    the run's own. Every call raises `RuntimeError`.
+    """
 
     def charge(self, round: int, event: Event) -> Charge:
         raise RuntimeError("only the process that holds the ledger charges")
@@ -180,7 +182,7 @@ class UpdateCanaries:
     log: CanaryLog
 
     def hear(self, round: int, released: list[Tensor]) -> None:
-        """Logs a release's inner products with the canaries, unless the log has them."""
+        """Logs a release's inner products with the canaries; the last record of a round counts."""
         self.log.append(round, self.canaries.products_with(released))
 
     def end(self, params: Tensor) -> None:
@@ -191,7 +193,7 @@ class UpdateCanaries:
 def with_run_canaries(
     world: World, setup: Setup, directory: RunDirectory
 ) -> tuple[World, RunCanaries | None]:
-    """Adds the run's canaries, if it has any, to the population of `world`; returns both."""
+    """Adds the run's canaries to the population of `world`; returns the world and the canaries."""
     config, length = setup.plan.config, setup.network.shapes.length
     if not config.audit.canaries:
         return world, None

@@ -74,8 +74,8 @@ def probability(
     """Returns an upper bound on the probability that one of a round's sums aborts.
 
     For cohorts of random size, the bound holds for any permitted population: from nine tenths of
-    `clients` up to `clients` plus `canaries`. Under full participation the cohort is all `clients`
-    and `canaries`.
+    `clients` up to `clients` plus `canaries`. A cohort of fixed size is assumed to contain all
+    `canaries` in addition, unless they may displace clients from it.
 
     Args:
       summation: the sums of a round.

@@ -22,7 +22,7 @@ class Wire:
         Args:
           client: the client that sends or receives.
           data: the encoded message.
-          upward: whether the client sends it to the server, or the server to the client.
+          upward: True if the client sends it to the server; False if it receives it.
         """
         return data
 

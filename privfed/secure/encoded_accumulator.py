@@ -95,7 +95,10 @@ class EncodedAccumulator:
                 channel.send(client, self._encoded(row, client_keys))
 
     def _encoded(self, row: Row, keys: Keys) -> Integers:
-        """Returns an honest client's encoded `row`, with any noise share. May raise `Refused`."""
+        """Returns an honest client's encoded `row`, with any share of noise.
+
+        Raises `Refused` if rows have no norm bound, and a value exceeds `secure.range`.
+        """
         codec = self._codec
         if codec.clip == np.inf and not bool(np.abs(row).max(initial=0.0) <= codec.reach):
             raise Refused(

@@ -67,7 +67,7 @@ class SiteSums:
 
 
 COARSEST = 0.01
-"""Largest rounding step for rows without a norm bound: updates, whose weights are at least one."""
+"""Largest rounding step permitted for rows without a norm bound, whose weights are at least 1."""
 
 
 class SecureProtocol(Part):

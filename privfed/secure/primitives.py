@@ -1,4 +1,4 @@
-"""Cryptographic primitives of masked sums, all from the `cryptography` library.
+"""Cryptographic primitives of secure sums, all from the `cryptography` library.
 
 X25519 (RFC 7748) agrees on secrets, HKDF-SHA256 (RFC 5869) turns them into keys that are bound to a
 session and a purpose, AES-256-CTR (NIST SP 800-38A) expands keys into masks, ChaCha20-Poly1305 (RFC
@@ -68,7 +68,10 @@ class KeyPair:
         self._living[self.public] = self
 
     def agree(self, public: bytes) -> bytes:
-        """Returns the secret shared with the holder of `public`. Raises `LowOrder`."""
+        """Returns the secret shared with the holder of `public`.
+
+        Raises `LowOrder` if `public` is of low order, or no key.
+        """
         if secret := self._agreed.pop(public, None):
             return secret
         try:

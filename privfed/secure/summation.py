@@ -26,7 +26,7 @@ class Culprit:
 
     *wrong share*: the client revealed a share that differs from the one it acknowledged. *wrong
     dealing*: the shares that the client distributed do not reconstruct the secret that it committed
-    to. In both cases its own signed messages are the `proof` (`privfed.secure.masked.evidence`).
+    to. In both cases its own signed messages are the `proof` (module `evidence` of the protocol).
     *garbled shares*: `complaints` recipients, more than the assumed number of Byzantine clients,
     reported unusable shares. A count proves nothing to a third party or against a malicious server.
     """

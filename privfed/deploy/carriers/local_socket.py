@@ -214,7 +214,7 @@ class Sockets:
     def send(self, site: int, data: bytes, deadline: float) -> None:
         """Sends a question to the socket of `site`; answers to earlier questions are dropped.
 
-        For a site without a socket, the answer is `UNREACHABLE` at once, so no caller waits for it.
+        If the site has no socket, or its socket gives no answer, the answer is `UNREACHABLE`.
         """
         number = self._sent[site] = self._sent.get(site, 0) + 1
         if site not in self.paths:

@@ -96,7 +96,10 @@ class Coordinator:
             self.sleep(_AGAIN)
 
     def sum(self, round: int, number: int, exchange: Exchange, state: PublicState) -> BoundedSum:
-        """Returns the sum over surviving sites, with their noise. Raises `Aborted` for too few."""
+        """Returns the sum over surviving sites, with their noise.
+
+        Raises `Aborted` if the sum cannot be completed, for example with too few surviving sites.
+        """
         question = Question(round, number, exchange, state)
         facts = self.declaration.run, self.sealing
         session = start_session(self.algorithm_in(round), self.directory, question, *facts)

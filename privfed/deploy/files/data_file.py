@@ -34,8 +34,8 @@ class SiteTable(Part):
     rows: int = Field(ge=1, le=1_000_000)
     """The largest number of rows of one client that are used: the first ones."""
     reading: float = Field(5.0, gt=0, le=3600)
-    """Seconds from a run's declaration to the site's answer. The table must be read within this
-    time; an answer after a varying time would reveal its content.
+    """Seconds to read the table when a run is declared, whatever it contains: a varying time would
+    reveal its content. A table that takes longer is not used.
     """
     device: str = "cpu"
     """The device on which this site trains: "cpu", "cuda", or "auto"."""
@@ -73,7 +73,7 @@ class SiteTable(Part):
 
     @property
     def settled(self) -> dict[str, Any]:
-        """Values that replace a run's keys on its table: five of this file, and three fixed ones.
+        """Values that replace a run's keys for its table: five of this file, and three constants.
 
         Numbers beyond the run's bounds are always clipped, even if the run states
         `outside = "refuse"`: a run chooses its bounds, and a refusal would reveal whether any

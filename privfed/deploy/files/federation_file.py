@@ -32,7 +32,7 @@ class FederationFile(Part):
     """The public key of the coordinator, which signs every invitation and identifies the ledger."""
     threshold: int = Field(0, ge=0, le=10_000)
     """t, the number of shares that open a secret. Let k of the n sites possibly collude with the
-    server: 0 means the smallest t with t > k and, for a malicious server, 2 t > n + k.
+    server: 0 means the smallest t >= 2 with t > k and, for a malicious server, 2 t > n + k.
     """
     sites: dict[str, str] = {}
     """The public key of each site."""
@@ -223,7 +223,7 @@ def _says(text: str, federation: FederationFile) -> bool:
 
 
 def _key(text: str) -> PublicKey:
-    """Parses a key. Raises `ValueError`, as pydantic expects of a validator."""
+    """Parses a key. Raises `ValueError` for an invalid one, as pydantic expects."""
     try:
         return PublicKey.parse(text)
     except UnknownKey as error:

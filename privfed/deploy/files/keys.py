@@ -23,7 +23,7 @@ from privfed.core.errors import Broken, Refused, public_text
 from privfed.secure.primitives import KEY, verified
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-"""Permitted names of sites and federations; they need no quotes in any file or shell."""
+"""Permitted names of sites and federations; they need no quotes in a shell."""
 EXPECTED_NAME = "at most 64 letters, digits and _ . -, with a letter or digit first"
 _PUBLIC, _SECRET = "ed25519:", "ed25519-secret:"
 _LETTERS, _DIGITS = 43, 64
@@ -66,7 +66,7 @@ class PublicKey:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parses a public key. Raises `UnknownKey`, without quoting the text."""
+        """Parses a public key. For an invalid text, raises `UnknownKey` without quoting it."""
         prefix, colon, spelt = text.partition(":")
         if prefix + colon != _PUBLIC:
             raise UnknownKey(
@@ -167,7 +167,7 @@ def _encoded(raw: bytes) -> str:
 def _decoded(text: str, where: str) -> bytes:
     """Returns the 32 bytes that `text` states in base64url or hexadecimal digits.
 
-    Raises `UnknownKey` if `text` is neither; the message names `where` the text stands.
+    Raises `UnknownKey` if `text` is neither; `where` completes the message.
     """
     expected = f"expected {_LETTERS} letters of base64url, or 64 hexadecimal digits, {where}"
     if len(text) not in (_LETTERS, _DIGITS):

@@ -193,7 +193,7 @@ class RunReceipts:
     rounds: dict[int, Receipt] = field(default_factory=dict)
     events: Counter[tuple[Event, Event | None]] = field(default_factory=Counter)
     commits: int = 0
-    """The number of states that the secure sum's party stored in the last exchange."""
+    """The number of states that the party of the last exchange's sum stored."""
 
     def take(self, receipt: Receipt) -> None:
         """Adds a receipt. Raises `Declined` if it cannot follow the earlier ones."""

@@ -1,14 +1,15 @@
-"""A site's own ledger, `receipts.jsonl`: one line per exchange, durable before the answer.
+"""A site's own ledger, `receipts.jsonl`: one receipt per exchange, durable before the answer.
 
-The lines are hash-chained (`accounting.chain`). Each states the exchange (federation, run, round,
-exchange) and digests of the model, of all bytes of the question and of the configuration. It also
-states the two events that the round charges to each client of this site. One holds against a server
-that colludes with other sites, the other if only this site is trusted (rules of proof, section
-9.6). A line contains no time, no number of clients and no client data.
+The lines are hash-chained (`accounting.chain`). A receipt states the exchange (federation, run,
+round, exchange) and digests of the model, of all bytes of the question and of the configuration. It
+also states the two events that the round charges to each client of this site. One holds against a
+server that colludes with other sites, the other if only this site is trusted (rules of proof,
+section 9.6). Other lines state how many states a sum's party has stored (`Commits`). A line
+contains no time, no number of clients and no client data.
 
-Order: a line is durable before clients are sampled, and the answer is sent after that. A line that
+Order: a receipt is durable before clients are sampled, and the answer is sent after that. One that
 a crash left incomplete is removed and costs nothing, since no clients were sampled for it and no
-answer was sent. A complete line is charged, whether its answer arrived or not. All lines of a file
+answer was sent. A complete one is charged, whether its answer arrived or not. All lines of a file
 concern the clients of one table; a site folder has one table.
 """
 

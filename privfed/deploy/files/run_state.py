@@ -1,6 +1,7 @@
 """The folder `state/` of a site, with one folder per run, which only its owner may read.
 
-A run's folder contains a copy of the coordinator's ledger, to which lines are only added.
+A run's folder contains its declaration, the question and the party's state of the current sum, and
+a copy of the coordinator's ledger, to which lines are only added.
 
 A coordinator could roll its ledger back (to charge rounds once and sample them twice), or use a
 second ledger. It would then send a site lines that differ from earlier ones. The site refuses these
@@ -100,8 +101,8 @@ class LedgerCopy:
           data: complete lines of the ledger.
 
         Raises:
-          Declined: if the copy has no line of that hash, has other lines after that line, or would
-            become an invalid ledger.
+          Declined: if `data` ends within a line, or the copy has no line of that hash, has other
+            lines after that line, or would become an invalid ledger.
           LedgerBroken: if an earlier line could not be written.
         """
         *lines, torn = data.split(b"\n")

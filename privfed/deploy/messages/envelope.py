@@ -26,7 +26,7 @@ class Kind(IntEnum):
     HELLO = 0
     """Asks which site answers at an address; contains fresh random bytes and belongs to no run."""
     QUESTION = 1
-    """The model of an exchange, and the invitation to its sum."""
+    """The model of an exchange, new lines of the ledger, and the invitation to the sum."""
     STEP = 2
     """The next message of the sum's protocol."""
     DECLARATION = 3
@@ -34,7 +34,7 @@ class Kind(IntEnum):
 
 
 class Reply(IntEnum):
-    """Kinds of a site's replies: only answers contain data, and only refusals a fixed word."""
+    """Kinds of a site's replies: only `ANSWERED` carries data, and only `DECLINED` a fixed word."""
 
     ANSWERED = 0
     DECLINED = 1

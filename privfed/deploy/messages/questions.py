@@ -112,7 +112,7 @@ class Question:
         return QuestionForm(exchange.task, exchange.scale, exchange.layout, shapes)
 
     def refuse_not_finite(self) -> None:
-        """Raises `BadMessage` if the model is missing, or the model or state is not finite."""
+        """Raises `BadMessage` if the model is missing or no vector, or a tensor is not finite."""
         broadcast = self.exchange.broadcast
         if "params" not in broadcast or broadcast["params"].dim() != 1:
             raise BadMessage("wrong model", "the question has no model")

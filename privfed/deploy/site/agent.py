@@ -113,11 +113,12 @@ LARGEST = 1 << 30
 
 
 def open_member(folder: SiteFolder, alone: bool = True) -> Membership:
-    """Checks all files of the site in `folder`, and returns the site's membership.
+    """Checks key, federation file, policy, data.toml and receipts; returns the site's membership.
 
     Args:
       folder: the site's folder.
-      alone: whether only this process uses the folder; an incomplete last receipt is then removed.
+      alone: whether only this process uses the folder; if so, an incomplete last line of the
+        receipts is removed.
 
     Raises:
       Refused: if a file is invalid, the receipts charge another population, or the federation does
@@ -181,7 +182,7 @@ _FORM = "%(asctime)s %(levelname)s %(message)s"
 
 @contextlib.contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Writes the log of a site to the file at `path` (mode 600) and to the terminal."""
+    """Writes a site's log to the file at `path`, created with mode 600, and to the terminal."""
     logger = logging.getLogger("privfed.deploy")
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
     handlers: list[logging.Handler] = [logging.FileHandler(path), logging.StreamHandler()]

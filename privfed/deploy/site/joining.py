@@ -61,8 +61,8 @@ class Membership:
     def join(self, declaration: Declaration) -> RunParty:
         """Joins the declared run and returns the site's party in the run.
 
-        The call takes `reading` seconds (data.toml), since a varying time would reveal the table's
-        content. If reading the table takes longer, the site takes part without clients.
+        Reading the table takes `reading` seconds (data.toml), since a varying time would reveal the
+        table's content. If it would take longer, the site takes part without clients.
 
         Raises:
           Declined: if the site does not accept the run.
@@ -101,6 +101,7 @@ class Membership:
 
         Raises:
           Declined: if the run file is invalid, or the policy does not allow the run.
+          Refused: if the policy or data.toml is invalid.
         """
         policy, table = LocalPolicy.read(self.folder.policy), SiteTable.read(self.folder.data)
         _refuse(outside_part(policy, text))
@@ -114,11 +115,11 @@ class Membership:
         return table, setup
 
     def rehearsed(self, table: SiteTable, setup: Setup) -> float:
-        """Returns the seconds that training the largest cohort takes on this machine.
+        """Returns the seconds that a sum over the largest cohort takes on this machine.
 
         Raises:
-          Declined: if that is too long for `secure.deadline`. A policy that allows simulations
-            permits any time.
+          Declined: if that is more than half of `secure.deadline`, unless the policy allows
+            simulations.
         """
         seconds = rehearsed_seconds(self.number, setup, table)
         if not LocalPolicy.read(self.folder.policy).allow.simulation:
@@ -169,11 +170,11 @@ class Membership:
         return PlainParties(work, self.key, declaration.run, declaration.sealing)
 
     def _with_population(self, setup: Setup, table: SiteTable, form: ExampleForm) -> Setup:
-        """Returns the run over the site's clients; over no clients if the table cannot be read.
+        """Returns the run over the site's clients; over none if they cannot be read in time.
 
         A site without clients sends only its noise, because an error in its data is private (rules
         of proof, section 9.1, S1). The call takes `table.reading` seconds, whatever the table
-        holds; it returns at once if the policy allows simulations.
+        contains. If the policy allows simulations, it takes as long as reading takes.
         """
         config = setup.plan.config
         empty = setup.over(synthetic_clients(config, form))

@@ -137,8 +137,9 @@ class Allowances(Part):
     """Largest `secure.deadline` in seconds. An agent answers nothing else while it trains."""
     releases: Annotated[list[str], _names(RELEASES)] = ["training"]
     simulation: bool = False
-    """Whether runs may use seeded noise, sums without cryptography, or measures that are released
-    without an ε. Any of the three voids every client's guarantee.
+    """Whether runs may use features of simulations: seeded noise, sums without cryptography or
+    measures released without an ε, which void every client's guarantee; also attackers, canaries,
+    simulated dropouts, and the test set data.holdout = "examples".
     """
 
 

@@ -154,7 +154,8 @@ class RunParty:
     def _restored(self, body: bytes | None) -> Party | None:
         """Returns the current party in its last committed state.
 
-        Returns None if the party's question is not `body`, or was not the last to be charged.
+        Returns None if no question is stored, or it is not `body` (None: any question), or it was
+        not the last to be charged.
         Raises `BadMessage` if the state is unusable: the party's earlier answers are then unknown.
         """
         if (last := self.store.read()) is None or body not in (None, last[0]):

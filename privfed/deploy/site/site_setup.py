@@ -86,10 +86,11 @@ def _synthetic_population(setup: Setup, clients: int, rows: int) -> Federation:
 def site_config(text: str, table: SiteTable) -> Config:
     """Returns the configuration of the run file `text`, with the site's own table and device.
 
-    Keys that name other files on the coordinator's machine are cleared.
+    Keys that concern only the coordinator are cleared: recorded heads, watchers, the file of the
+    initial model, and earlier runs.
 
     Raises:
-      Refused: if the run file is invalid.
+      Refused: if the run file is invalid, or its columns include the site's client column.
       Declined: if the run's source is not a table, or the site's clients may be at more sites than
         `data.sites_per_client`.
     """

@@ -58,7 +58,7 @@ class IsolatedTraining:
     executor: LocalExecutor
 
     def answering(self, cohort: Cohort) -> Cohort:
-        """Returns the available clients of `cohort`."""
+        """Returns the clients of `cohort` that answer, as the wrapped executor determines."""
         return self.executor.answering(cohort)
 
     def root(self, exchange: Exchange, round: int) -> Tensor:
@@ -232,7 +232,10 @@ class SiteWork:
                 accumulator.add(ids, rows)
 
     def _drawn(self, question: Question) -> ClientUpdates:
-        """Returns the updates of the round's cohort, which the round's first question samples."""
+        """Returns the updates of the round's cohort, which the round's first question samples.
+
+        Raises `Aborted` for a later question if that cohort was sampled before a restart.
+        """
         if self._updates is None or self._updates.cohort.round != question.round:
             if question.number > 0:
                 raise Aborted(

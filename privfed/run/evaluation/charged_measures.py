@@ -103,7 +103,7 @@ def charged_measures(setup: Setup, released: Tensor) -> Mapping[str, Estimate]:
     """Returns estimates of each measure by name, from `released`, the noised average `[m]` of rows.
 
     A measure of a group has the group's name as a suffix: "accuracy[f]". The computation is
-    post-processing of the release.
+    post-processing of the release. The result is empty if the run's clients do not evaluate.
     """
     algorithm, measures = setup.evaluation, setup.executor.measures
     if algorithm is None or measures is None:

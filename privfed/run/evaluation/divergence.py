@@ -22,9 +22,9 @@ class Divergence:
     """Counts the last consecutive `evaluations` whose loss exceeds the baseline and has not fallen.
 
     A loss has not fallen if it is above the `lowest` of the run so far: a model that still improves
-    from a bad start does not count. `since` is the round of the first of these evaluations, `loss`
-    the last loss, and `constant` the loss of the best constant prediction. All values are measured
-    on public examples.
+    from a bad start does not count. A loss that is not finite always counts. `since` is the round
+    of the first of these evaluations, `loss` the last loss, and `constant` the loss of the best
+    constant prediction. All values are measured on public examples.
     """
 
     evaluations: int = 0
@@ -42,7 +42,7 @@ class Divergence:
 
     @property
     def established(self) -> bool:
-        """Whether divergence is established: by enough evaluations, or by a non-finite loss."""
+        """Whether divergence is established: by three evaluations, or by a non-finite loss."""
         return self.evaluations >= _PATIENCE or not math.isfinite(self.loss)
 
     def sentence(self, private: bool) -> str:

@@ -4,7 +4,8 @@
 norm 1, of a cohort sampled for this purpose by the run's sampler. *Unit, adjacency and sampler* are
 the run's. It is one event in the run's own ledger, charged before any client is sampled, as for
 every round. The noise is calibrated so that this event alone spends the requested ε. If the ε of
-all charges then exceeds the run's budget, the budget is raised to that ε, which the ledger states.
+all charges then exceeds the run's budget, the budget is raised to that ε (1 + 1e-9). The ledger
+states the new budget.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _ROUNDED = 1e-9
 
 @dataclass(frozen=True)
 class ClientEvaluation(Encoded):
-    """The model's `measures` by clients in `round` of the run at `path`, and the spending after it.
+    """The `measures` that clients made in `round` of the run at `path`, and the spending after it.
 
     `confidence` is that of the measures' intervals. `alone` is the epsilon of this release only,
     `epsilon` that of all charges of the run, both at `delta`.
@@ -71,7 +72,7 @@ class ClientEvaluation(Encoded):
     personal: bool = False
     """Whether each client evaluated its personal model instead of the run's."""
     lacks: str = ""
-    """The part that clients keep, so that the evaluated model lacks it; "" if there is none."""
+    """The part of the model that only clients store, so that it was not evaluated; "" if none."""
 
 
 def evaluate_by_clients(
@@ -88,8 +89,9 @@ def evaluate_by_clients(
       The released measures, and the run's spending afterwards.
 
     Raises:
-      Refused: before any charge, if another run counts this run, if this run was interrupted, or if
-        the evaluation has no proof; after the charge, if the sum aborts.
+      Refused: before any charge, if another run counts this run, if this run was interrupted, if
+        `epsilon` does not suit the run, or if the evaluation has no proof; after the charge, if the
+        sum aborts.
     """
     directory = RunDirectory.open(run)
     with directory.locked():

@@ -84,7 +84,7 @@ def client_scores(
 def distribution(scores: np.ndarray, lower_is_better: bool = False) -> dict[str, float]:
     """The mean, worst and variance of `scores` `[n]`, and the mean of the worst tenth.
 
-    Scores have equal weights. The tenth is rounded down to an integer, but at least 1.
+    Scores have equal weights. The worst tenth consists of floor(n / 10) scores, but at least one.
     """
     ordered = np.sort(scores)[:: -1 if lower_is_better else 1]
     worst = ordered[: max(len(ordered) // 10, 1)]

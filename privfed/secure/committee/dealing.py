@@ -1,11 +1,11 @@
 """Shares of mask seeds that a client deals to the committee, each with a commitment.
 
 A client's secrets are, in order, the fresh seed of its self-mask, and the seeds of its pairs with
-all others of the roster. Each is shared by a polynomial of degree T - 1 (Shamir 1979). Member j
-receives one key, from which it derives ("draws") a number p_j for each secret. Members 1 to T - 1
-have p_j as their share: these and the secret determine the polynomial f. For the other members the
-server receives f(j) - p_j, which reveals nothing without p_j. (Shares from keys: Cramer, Damgard &
-Ishai 2005.)
+all others of the roster. Each is shared among the c members by a polynomial f of degree T - 1, for
+the threshold T (Shamir 1979). Member j receives one key, from which it derives ("draws") a number
+p_j for each secret. Members 1 to T - 1 have p_j as their share: these and the secret determine f.
+For the other members the server receives f(j) - p_j, which reveals nothing without p_j. (Shares
+from keys: Cramer, Damgard & Ishai 2005.)
 
 By hashes of 16 bytes the server verifies each number and each secret when it is opened. A wrong
 number is left out, and the member that opened it is identified. A client whose shares do not
@@ -26,7 +26,7 @@ from privfed.secure.masked.shamir import LENGTH, PRIME
 from privfed.secure.primitives import KEY
 
 DIGEST = 16
-"""Bytes of a hash. A second input takes 2^128 trials; a collision fewer, which gains nothing."""
+"""Bytes of a hash. A second input with its hash takes 2^128 trials. Collisions are of no use."""
 
 Tree = tuple[tuple[bytes, ...], ...]
 """The hashes of all levels: first the leaves, padded to a power of two, and last the root."""
@@ -93,7 +93,7 @@ class Dealt:
 def deal_secrets(
     agreed: bytes, dealer: int, secrets: tuple[bytes, ...], keys: tuple[bytes, ...], threshold: int
 ) -> Dealt:
-    """Returns the dealing of `secrets` to members with `keys`; `threshold` members restore each."""
+    """Returns the dealing of `secrets` to the members with `keys`; any `threshold` restore one."""
     count, members = len(secrets), len(keys)
     columns = [member_numbers(key, count) for key in keys]
     corrections, commitments = [], []
@@ -173,5 +173,5 @@ def secret_commitment(agreed: bytes, dealer: int, number: int, secret: bytes) ->
 
 
 def commitment_at(commitments: bytes, number: int) -> bytes:
-    """Returns commitment `number` of the concatenated `commitments`."""
+    """Returns commitment `number`, from 0, of the concatenated `commitments`."""
     return commitments[number * DIGEST : (number + 1) * DIGEST]

@@ -1,7 +1,8 @@
-"""Proofs, from its own signatures, that a client of a committee's sum deviated, for any party.
+"""Proofs that a client of a committee's sum deviated, by its own signatures.
 
 Whatever the server and other clients send, there is no proof against an honest client, unless its
-signature is forged or a second input is found for one of its 128-bit hashes. There are two proofs:
+signature is forged or a second input is found for one of its 128-bit hashes. Any party can verify
+the proofs, which are of two kinds:
 
 - *Wrong share.* A member signs, with its vote, the root of the numbers it drew for each survivor,
   and then the numbers it opens. An honest member opens only numbers under this root.
@@ -83,7 +84,7 @@ class WrongOpening:
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> WrongOpening:
-        """Parses a proof of this kind. Raises `BadMessage`."""
+        """Parses a proof of this kind. Raises `BadMessage` if it is malformed."""
         return cls(read_framed(Ballot, context, data), read_framed(Disclosure, context, data))
 
 
@@ -128,7 +129,7 @@ class UnusableDealing:
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> UnusableDealing:
-        """Parses a proof of this kind. Raises `BadMessage`."""
+        """Parses a proof of this kind. Raises `BadMessage` if it is malformed."""
         dealing, count = read_framed(SignedDealing, context, data), data.count()
         return cls(dealing, tuple((data.count(), data.sized()) for _ in range(count)))
 

@@ -78,9 +78,9 @@ class KeyCard(SignedMessage):
 
 @dataclass(frozen=True)
 class KeyBook:
-    """The cards of all clients of the run `run`, known to all of them.
+    """The cards of all clients of the run named `run`; every client knows the book.
 
-    `identities` are their long-term keys, from a trusted source.
+    `identities` are the clients' long-term keys, from a trusted source.
     """
 
     run: bytes

@@ -91,7 +91,7 @@ class SignedDealing(SignedMessage):
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> SignedDealing:
-        """Parses a dealing from its body. Raises `BadMessage`."""
+        """Parses a dealing from its body. Raises `BadMessage` if it is malformed."""
         signature, sender = read_sender(data)
         dealt = Dealt(*(data.sized() for _ in range(3)))
         return cls(context, sender, dealt, data.take(KEY), signature=signature)
@@ -257,7 +257,7 @@ def message_bytes(message: Message) -> bytes:
 
 
 def read_message(data: bytes) -> Message:
-    """Parses a message. Raises `BadMessage`."""
+    """Parses a message. Raises `BadMessage` if it is malformed."""
     return _FORMS.decode(data)
 
 

@@ -137,13 +137,13 @@ class CommitteeSums(SecureProtocol):
         )
 
     def download(self, clients: int, layers: int = 0) -> float:
-        """Returns the average number of bytes: the roster and, for members, an inbox and votes."""
+        """Returns the bytes that a client receives on average: roster; members: inbox, votes."""
         members, threshold = self._members(clients)
         inbox = clients * (8 + SEALED) + threshold * MemberVote.size + 2 * _FRAMES
         return 8.0 * clients + 2 * _FRAMES + 2 * KEY + members / clients * inbox
 
     def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
-        """Returns the average number of bytes: row, dealing, and a member's ballot and opening."""
+        """Returns the bytes that a client sends on average: row, dealing; members: two messages."""
         members, threshold = self._members(clients)
         corrections = clients * (members - threshold + 1) * LENGTH
         dealt = members * (SEALED + DIGEST) + corrections + clients * DIGEST

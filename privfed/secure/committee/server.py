@@ -142,7 +142,7 @@ class CommitteeServer:
         return {member: Ballots(self._agreed, votes) for member in self._ballots}
 
     def _count_complaints(self) -> None:
-        """Records clients whose shares were unusable for more members than may be Byzantine.
+        """Records each client whose shares more members could not use than may be Byzantine.
 
         The number that may be Byzantine includes colluders of the server.
 
@@ -163,7 +163,7 @@ class CommitteeServer:
             )
 
     def _good(self, member: int) -> set[int]:
-        """Returns the clients whose shares the member could read and that match the commitments."""
+        """Returns the clients whose shares the member could read, and which fit the commitments."""
         place = self._place(member)
         pairs = zip(self._survivors, self._ballots[member].roots, strict=True)
         return {who for who, root in pairs if root == self._root(who, place)}
@@ -190,7 +190,10 @@ class CommitteeServer:
         self._openings[member] = {who: texts[who] for who in good}
 
     def total(self) -> tuple[Words, int]:
-        """Returns the sum modulo 2^bits and the number of survivors. Raises `Aborted`."""
+        """Returns the sum modulo 2^bits and the number of survivors.
+
+        Raises `Aborted` if too few members opened shares, or a dealing is wrong.
+        """
         self._require_alive()
         self._alive = False
         self._require(self._openings.keys(), "helped to remove the masks")

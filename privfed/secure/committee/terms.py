@@ -60,7 +60,10 @@ class RoundTerms:
             raise BadMessage("wrong roster", f"it has more clients than {self.limits.capacity}")
 
     def committee(self, clients: tuple[int, ...]) -> tuple[Committee, tuple[int, ...]]:
-        """Returns the committee of a cohort and its members, in order. Raises `Aborted`."""
+        """Returns the committee of a cohort and its members, in order.
+
+        Raises `Aborted` if no committee gives the guarantees.
+        """
         committee = self.policy.committee(len(clients))
         return committee, drawn(self.round, self.exchange, clients, committee.members)
 
@@ -70,7 +73,7 @@ class RoundTerms:
 
 
 def require_survivors(survivors: tuple[int, ...], clients: tuple[int, ...]) -> None:
-    """Raises `BadMessage` unless `survivors` are clients of the roster, in order."""
+    """Raises `BadMessage` unless `survivors` are distinct clients of the roster, in order."""
     if list(survivors) != sorted(set(survivors)) or not set(survivors) <= set(clients):
         raise BadMessage(
             "wrong survivors", "the clients are out of order, duplicate or not in the roster"

@@ -45,7 +45,7 @@ class Opening(_Signed):
     """Key holder to all: the sum's parameters, and the encryption key.
 
     Its hash is the session's context; 32 fresh random bytes in `nonce` make it unique. `agreed` is
-    the hash of the parties' configuration (`privfed.secure.identities`).
+    the hash of the parties' configuration (`privfed.secure.agreement`).
     """
 
     scheme: bytes
@@ -71,7 +71,7 @@ class Opening(_Signed):
 
     @classmethod
     def decode(cls, data: bytes) -> Opening:
-        """Parses an opening. Raises `BadMessage`."""
+        """Parses an opening. Raises `BadMessage` if it is malformed."""
         reader = _begun(data, cls.kind)
         round, exchange, bits, length = (reader.number() for _ in range(4))
         scheme, *others = (reader.sized() for _ in range(5))
@@ -106,7 +106,7 @@ class _Encrypted(_Signed):
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Parses a message. Raises `BadMessage`."""
+        """Parses a message. Raises `BadMessage` if it is malformed."""
         reader = _begun(data, cls.kind)
         context, number, count = reader.take(KEY), reader.number(), reader.count()
         signature = reader.take(SIGNATURE)
@@ -115,7 +115,10 @@ class _Encrypted(_Signed):
         return cls(context, number, blocks, signature=signature)
 
     def ciphertexts(self, scheme: Scheme, key: Any, length: int) -> list[Any]:
-        """Returns the ciphertexts of a row `[length]`, checked for `key`. Raises `BadMessage`."""
+        """Returns the ciphertexts of a row `[length]`.
+
+        Raises `BadMessage` unless their number and sizes fit the row, and they belong to `key`.
+        """
         sizes = scheme.blocks(length)
         if len(self.blocks) != len(sizes):
             raise BadMessage(

@@ -279,7 +279,7 @@ class SummingServer:
         self._hashes |= hashes
 
     def _signed(self, message: bytes) -> Row:
-        """Parses a row of this session signed by a client of the directory."""
+        """Parses a row. Raises `BadMessage` unless a client of this session signed it."""
         row = Row.decode(message)
         if row.context != self._context:
             raise BadMessage("wrong session", "the message belongs to another session")

@@ -161,10 +161,10 @@ class Scheme(ABC):
         return [min(self.slots, length - start) for start in range(0, length, self.slots)]
 
     def read(self, key: Any, data: bytes, size: int) -> Any:
-        """Parses one ciphertext of `size` numbers from TenSEAL's own bytes. Raises `BadMessage`.
+        """Parses one ciphertext of `size` numbers from TenSEAL's own bytes.
 
-        The size is checked because TenSEAL takes it from the sender and would read beyond the
-        slots.
+        Raises `BadMessage` if it is malformed, or of another size or form. The size is checked
+        because TenSEAL takes it from the sender and would read beyond the slots.
         """
         if len(data) > _LARGEST:
             raise BadMessage("wrong length", f"a ciphertext has a size of {len(data)} bytes")

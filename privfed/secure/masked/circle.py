@@ -32,7 +32,9 @@ class CircleShape(NamedTuple):
 
 
 def sparsest_circle(clients: int, corrupt: int, lost: int, degree: int = 0) -> CircleShape | None:
-    """Returns the sparsest graph with the guarantees; None if the complete graph is no larger.
+    """Returns the fewest neighbours with this module's guarantees, and their threshold.
+
+    Returns None if only the complete graph has the guarantees.
 
     Args:
       clients: clients of the roster.
@@ -58,7 +60,7 @@ def sparsest_circle(clients: int, corrupt: int, lost: int, degree: int = 0) -> C
 
 
 def _keeps(clients: int, corrupt: int, lost: int, degree: int) -> int | None:
-    """Returns the threshold with which `degree` neighbours suffice; None if no threshold does."""
+    """Returns the threshold with which `degree` neighbours give the guarantees, or None."""
     if degree < 2 or degree % 2 or degree > clients - 2:
         return None
     if _log2_cut(clients, corrupt + lost, degree) >= -(SECURE + 1):
@@ -105,7 +107,7 @@ def _log2_cut(clients: int, gone: int, degree: int) -> float:
 
 
 def neighbours(seed: bytes, clients: tuple[int, ...], degree: int, me: int) -> tuple[int, ...]:
-    """Returns the neighbours of `me`, sorted: the `degree` nearest on the circle of `seed`."""
+    """Returns, sorted, the `degree` clients nearest to `me` in the circular order of `seed`."""
     circle, places = _circle(seed, clients)
     at = places[me]
     reach = range(1, degree // 2 + 1)
@@ -121,5 +123,5 @@ def _circle(seed: bytes, clients: tuple[int, ...]) -> tuple[tuple[int, ...], dic
 
 
 def _place(seed: bytes, client: int) -> bytes:
-    """Returns the position of a client on the circle of `seed`."""
+    """Returns the hash that determines a client's position in the circular order of `seed`."""
     return hashlib.sha256(seed + client.to_bytes(8, "little")).digest()

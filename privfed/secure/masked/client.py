@@ -37,11 +37,11 @@ from privfed.secure.primitives import Expander, KeyPair, random_key, seal, unsea
 class MaskingClient(ClientMemory):
     """Answers invitation, roster, inbox, survivors and votes, in this order.
 
-    The client does not unmask a sum of fewer survivors than `limits` allow; it counts only clients
-    whose shares it could open. It refuses a server with another configuration. It raises `Aborted`,
-    usually as `BadMessage`, for a message that it refuses, and then answers nothing more. The
-    caller must let a client take part in only one session per exchange of a round, since the
-    difference of two opened sums could reveal a row.
+    The client does not unmask a sum of fewer survivors than `limits` allow; neighbours whose shares
+    it could not open do not count. It refuses a server with another configuration. It raises
+    `Aborted`, usually as `BadMessage`, for a message that it refuses, and then answers no further
+    message. The caller must let a client take part in only one session per exchange of a round,
+    since the difference of two opened sums could reveal a row.
 
     `to_bytes` returns the state from which the client resumes in another process (`from_bytes`). A
     party that may crash answers only through `privfed.secure.masked.committed_party`, which stores
@@ -156,7 +156,7 @@ class MaskingClient(ClientMemory):
         return graph
 
     def _check_keys(self, roster: Roster) -> None:
-        """Raises `BadMessage` unless neighbours' keys are signed by their owners and distinct."""
+        """Raises `BadMessage` unless keys are distinct and signed, and have the roster's nonces."""
         nonces = dict(zip(roster.clients, roster.nonces, strict=True))
         if nonces[self.me] != self._nonce:
             raise BadMessage("wrong nonce", "the roster is of another session of this client")
@@ -282,7 +282,7 @@ class MaskingClient(ClientMemory):
                 raise BadMessage("not attested", "a neighbour did not mask with this client")
 
     def _unmask(self, votes: Votes) -> Unmask:
-        """Returns one share per neighbour: of its seed or of its mask key, but never of both.
+        """Returns one share per client whose shares it holds: of seed or mask key, never of both.
 
         Shares of layers of noise are added. Raises `BadMessage` if the votes do not suffice.
         """

@@ -92,7 +92,7 @@ class ClientMemory(ABC):
         """Sets all state that follows from the roster; returns this client's neighbours.
 
         Raises:
-          BadMessage: if the roster is not of the client's graph.
+          BadMessage: if the roster differs from the graph that the client's policy determines.
         """
         self._graph, self._roster, self._agreed = (
             self._checked_graph(roster),

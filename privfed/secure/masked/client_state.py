@@ -138,7 +138,7 @@ class StateReader:
         self._terms, self.me = self._reader.take(KEY), self._reader.number()
 
     def state(self, terms: PartyTerms) -> PartyState:
-        """Returns the state of a client with these `terms`. Raises `BadState`."""
+        """Returns the state of a client with these `terms`. Raises `BadState` for any other."""
         if self._terms != terms.digest:
             raise BadState(
                 "foreign",

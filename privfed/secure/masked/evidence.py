@@ -95,7 +95,7 @@ class WrongShare:
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> WrongShare:
-        """Parses a proof of this kind. Raises `BadMessage`."""
+        """Parses a proof of this kind. Raises `BadMessage` if it is malformed."""
         unmask = read_framed(Unmask, context, data)
         return cls(unmask, tuple((data.number(), data.sized()) for _ in range(data.count())))
 
@@ -148,7 +148,7 @@ class WrongDealing:
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> WrongDealing:
-        """Parses a proof of this kind. Raises `BadMessage`."""
+        """Parses a proof of this kind. Raises `BadMessage` if it is malformed."""
         dealing, which = read_framed(Dealing, context, data), data.count()
         return cls(dealing, which, read_open_shares(data))
 
@@ -192,7 +192,7 @@ def proves(culprit: Culprit, directory: Directory) -> bool:
 
 
 def _advertised(roster: Roster, client: int, directory: Directory) -> bytes | None:
-    """Returns the mask key that `client` advertised for `roster`; None if the roster has none."""
+    """Returns the mask key that `client` signed for `roster`; None if the roster has none."""
     nonces = dict(zip(roster.clients, roster.nonces, strict=True))
     for keys in roster.keys:
         if keys.sender == client and keys.nonce == nonces.get(client):

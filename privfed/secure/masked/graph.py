@@ -78,7 +78,7 @@ class Graph:
     def votes(self, least: int) -> int:
         """Returns the number of votes that a client requires before it unmasks a sum.
 
-        The sum then has at least `least` clients.
+        On a random graph, that many votes ensure that the sum has at least `least` clients.
         """
         return self.threshold
 

@@ -59,7 +59,7 @@ class ClientNoise:
     keys: Keys
 
     def seeds(self, clients: int) -> tuple[bytes, ...]:
-        """Returns the seeds of layers 1 to L; each is the hash of the previous seed."""
+        """Returns the seeds of all layers for `clients` parties; each is a hash of the last one."""
         seeds = []
         seed = self._seed(b"layers")
         for _ in range(self.layers.count(clients)):

@@ -61,7 +61,10 @@ class SitePolicy:
         return self.sites
 
     def graph(self, clients: int) -> Graph:
-        """Returns the complete graph on `clients` sites. Raises `Aborted` if they are too few."""
+        """Returns the complete graph on `clients` sites.
+
+        Raises `Aborted` unless their number is from `minimum` to `sites`.
+        """
         if not self.minimum <= clients <= self.sites:
             raise Aborted(
                 f"{clients} sites take part; expected from {self.minimum} to {self.sites}"
@@ -116,7 +119,10 @@ class Policy:
         return math.floor(self.colluders * max(clients, self.size) + _EXACT)
 
     def graph(self, clients: int) -> Graph:
-        """Returns the graph for `clients`. Raises `Aborted` if none gives the guarantees."""
+        """Returns the graph for `clients`.
+
+        Raises `Aborted` if fewer clients than `smallest` take part, or no graph has the guarantees.
+        """
         return _graph(self, clients)
 
     def resists_malicious_server(self, graph: Graph) -> bool:

@@ -39,7 +39,7 @@ class MaskedSums(SecureProtocol):
     Clients add masks that cancel in the sum. Masks of dropouts are removed with secrets that the
     other clients hold in shares. The graph is complete up to 200 clients, unless `neighbours` is
     set. Above, it is the sparse graph of SecAgg+ for a server that follows the protocol, and a
-    random graph for a malicious server, if these need fewer edges.
+    random graph for a malicious server without layers of noise, if these need fewer edges.
 
     *Trust*: up to a fraction `colluders` of a cohort may collude with the server; if the server is
     malicious, of any cohort that it can assemble (proved in `privfed.secure.masked`).
@@ -263,7 +263,7 @@ class MaskedSums(SecureProtocol):
         The server chooses which cohort it reports to which client. So the condition must hold for
         every cohort size at which clients accept a roster and unmask a sum. Unless `threat` is
         "malicious", the result is False if a cohort may have more than 200 clients: their graph may
-        be a circle, which does not resist.
+        be the sparse graph of SecAgg+, which does not resist.
         """
         policy = self.within(limits)
         if limits.sites:

@@ -307,7 +307,10 @@ class MaskingServer:
         self._unmasks[message.sender] = message
 
     def total(self) -> tuple[Words, int]:
-        """Returns the sum modulo 2^bits and the number of survivors. Raises `Aborted`."""
+        """Returns the sum modulo 2^bits and the number of survivors.
+
+        Raises `Aborted` if too few clients helped, or a secret cannot be reconstructed.
+        """
         self._require_alive()
         self._alive = False
         unmasking = Unmasking(

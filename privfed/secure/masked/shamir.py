@@ -101,8 +101,8 @@ def corrected(shares: Mapping[int, int], threshold: int) -> bytes | None:
     shares in excess of `threshold`.
 
     Returns:
-      The secret; None if every polynomial of a degree below `threshold` with a 32-byte secret
-      differs from more shares.
+      The secret; None if there are fewer than `threshold` shares, or every polynomial of a lower
+      degree with a 32-byte secret differs from more shares.
     """
     places = tuple(sorted(shares))
     if len(places) < threshold:

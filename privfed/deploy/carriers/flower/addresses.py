@@ -31,7 +31,10 @@ def payload_content(data: bytes) -> RecordDict:
 
 
 def payload_bytes(message: Message) -> bytes:
-    """Returns the bytes that `message` carries. Raises `ValueError` for another form of message."""
+    """Returns the bytes that `message` carries.
+
+    Raises `ValueError` for an error report, or a message of another form.
+    """
     if message.has_error():
         raise ValueError("the message is an error report and carries no bytes")
     records = message.content.array_records
@@ -155,7 +158,10 @@ class Addresses:
             (self._doubtful.add if doubtful else self._doubtful.discard)(site)
 
     def look(self) -> None:
-        """Greets new nodes in the background, and known nodes again while a site is missing."""
+        """Greets new nodes in the background, and nodes without a site again while one is sought.
+
+        A site is sought if it has no node, or if its node is doubtful.
+        """
         with self._changed:
             if self._looking:
                 return
@@ -246,7 +252,7 @@ class GridCarrier:
         return []
 
     def _carry(self, site: int, number: int, data: bytes, deadline: float) -> None:
-        """Asks `site` until it answers, or until `deadline`; after a failure, at another node."""
+        """Asks `site` until it answers or until `deadline`; after a failure, its node is sought."""
         began = time.monotonic()
         while (node := self.addresses.wait(site, deadline)) is not None:
             answer = self.addresses.mail.ask(node, data, deadline)

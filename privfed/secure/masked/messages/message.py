@@ -44,7 +44,7 @@ class Framed(Protocol):
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Self:
-        """Parses a message from its body. Raises `BadMessage`."""
+        """Parses a message from its body. Raises `BadMessage` if it is malformed."""
 
 
 M = TypeVar("M", bound=Framed)
@@ -63,7 +63,7 @@ class Forms(Generic[M]):
         return b"".join((*head, message.body()))
 
     def decode(self, data: bytes) -> M:
-        """Parses a message. Raises `BadMessage`."""
+        """Parses a message. Raises `BadMessage` if it is malformed."""
         reader = Reader(data)
         if reader.take(len(self._format)) != self._format:
             raise BadMessage("wrong format", "the bytes are no message of this version")
@@ -76,7 +76,10 @@ class Forms(Generic[M]):
 
 
 def read_framed(kind: type[M], context: bytes, data: Reader) -> M:
-    """Parses the next message of `kind`, prefixed by its length. Raises `BadMessage`."""
+    """Parses the next message, which is of `kind` and prefixed by its length.
+
+    Raises `BadMessage` if it is malformed.
+    """
     inner = Reader(data.sized())
     message = kind.read(context, inner)
     inner.end()

@@ -42,7 +42,7 @@ class Attestation:
 
     @classmethod
     def read(cls, data: Reader) -> Attestation:
-        """Parses the next attestation. Raises `BadMessage`."""
+        """Parses the next attestation. Raises `BadMessage` if it is malformed."""
         sender, signature = data.number(), data.take(SIGNATURE)
         left_out = tuple(client for (client,) in data.records(NUMBER))
         return cls(sender, left_out, signature)
@@ -91,7 +91,7 @@ class Invitation(WireMessage):
 
 @dataclass(frozen=True)
 class Advertise(ClientMessage):
-    """Client to server, forwarded to neighbours: a signed nonce and two public keys."""
+    """Client to server, forwarded to neighbours: a nonce, and public keys of channels and masks."""
 
     nonce: bytes
     channel: bytes
@@ -122,7 +122,8 @@ class Advertise(ClientMessage):
 
 @dataclass(frozen=True)
 class Roster(WireMessage):
-    """Server to one client: the participants, the graph's parameters, and its neighbours' keys.
+    """Server to one client: all participants, the graph's parameters, and this client's
+    neighbours' keys.
 
     `nonces` holds one nonce for each of the `clients`, in the same order.
     """

@@ -18,7 +18,7 @@ collision (2^64 trials), but would be identified whichever value is revealed.
 _WHICH = 9
 """Bytes of the number of a secret: a message may name any layer number of eight bytes."""
 ShareHashes = tuple[tuple[int, bytes], ...]
-"""Concatenated hashes of a dealer's shares for each holder, or of each dealer's for a holder."""
+"""By holder, the concatenated hashes of one dealer's shares; or by dealer, of one holder's."""
 
 
 def sealed_size(layers: int) -> int:

@@ -139,7 +139,7 @@ def shares_bytes(shares: OpenShares) -> bytes:
 
 
 def read_open_shares(data: Reader) -> OpenShares:
-    """Parses the next list of shares. Raises `BadMessage`."""
+    """Parses the next list of shares. Raises `BadMessage` if it is malformed."""
     return tuple((who, _value_of(value)) for who, value in data.records(_SHARE))
 
 

@@ -30,5 +30,5 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes) -> Message:
-    """Parses a message. Raises `BadMessage`."""
+    """Parses a message. Raises `BadMessage` if it is malformed."""
     return _FORMS.decode(data)

@@ -84,7 +84,11 @@ def test_a_fresh_clone_makes_a_federation(clone, monkeypatch):
     for name in ("FLOWER_VENV", "MAKEFLAGS", "PYTHONPATH"):
         monkeypatch.delenv(name, raising=False)
     told = subprocess.run(
-        ["make", "federation"], cwd=clone, capture_output=True, text=True, check=False
+        ["make", "federation", "ARGS=--deadline 12"],
+        cwd=clone,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert told.returncode == 0, told.stdout + told.stderr
     listing = [clone / ".venv-flower/bin/python", "-m", "pip", "list", "--format=freeze"]
