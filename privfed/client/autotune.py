@@ -94,8 +94,8 @@ def fastest(
     Clients are looped if the network draws random numbers (dropout), or if PyTorch cannot batch it
     over models (an LSTM). If `way` is "auto" and `memory` is None, they are also looped if two
     models have more than 2^25 parameters. If `memory` is given, chunks are limited to what fits in
-    it, also a requested chunk size. Otherwise an automatically chosen chunk has at most 2^25
-    parameters, or one client.
+    it, also a requested chunk size. A chunk size that is left open is at most 2 `cohort` and,
+    without `memory`, at most 2^25 parameters or one client.
 
     Args:
       trainer: the local trainer of the run.
@@ -129,7 +129,7 @@ def fastest(
 def _ways(
     trainer: LocalTrainer, way: Way | Literal["auto"], memory: CudaMemory | None
 ) -> tuple[tuple[Way, ...], str | None]:
-    """Modes to try, and the reason why models cannot be stacked, if any.
+    """Returns the training modes to try, and the reason why models cannot be stacked, or None.
 
     Raises `Refused` if "stacked" was requested but is impossible.
     """
@@ -147,9 +147,10 @@ def _ways(
 def _options(
     trainer: LocalTrainer, ways: tuple[Way, ...], chunk: int, most: int, bounded: bool
 ) -> list[tuple[Way, int]]:
-    """Modes and chunk sizes to compare.
+    """Returns the pairs of training mode and chunk size to compare.
 
-    Chunks have at most `most` clients, and at most `_MOST` numbers if `bounded`.
+    A `chunk` that is not 0 is the only size. Otherwise chunks have at most `most` clients and, if
+    `bounded`, at most `_MOST` numbers or one client.
     """
     start = trainer.network.initial_params
     length = max(len(start), 1)
@@ -202,7 +203,7 @@ def _tried(trainer: LocalTrainer, way: Way, clients: int) -> None:
 
 
 def _too_long(trainer: LocalTrainer) -> str | None:
-    """Reason why models of this length are not stacked, or None."""
+    """Returns the reason why models of this length are not stacked, or None."""
     length = len(trainer.network.initial_params)
     if 2 * length <= _MOST:
         return None
@@ -246,7 +247,7 @@ def _speed(trainer: LocalTrainer, way: Way, chunk: int, repeats: int, most: int)
 
 
 def _stopwatch(trainer: LocalTrainer, way: Way, chunk: int, most: int) -> Callable[[], float]:
-    """Returns a function that trains synthetic clients and returns the seconds per local step.
+    """Returns a function that trains synthetic clients, and returns one client's seconds per step.
 
     Whatever the chunk size, at most `most` clients are trained, and in a loop at most 4.
     """
@@ -269,7 +270,7 @@ def _stopwatch(trainer: LocalTrainer, way: Way, chunk: int, most: int) -> Callab
 def training(
     trainer: LocalTrainer, way: Way, population: Federation, epochs: int = 1
 ) -> Callable[[], Tensor]:
-    """Returns a function that trains all clients of `population` in round 1, and returns rows."""
+    """Returns a function that trains all clients of `population` as in round 1; it returns rows."""
     candidate = replace(trainer, federation=population, way=way, epochs=epochs)
     ids = np.arange(population.clients)
     keys = Streams(0, simulated=True).at("measure", 0, ids)

@@ -31,7 +31,7 @@ MOST_AHEAD = 1 << 24
 
 
 def read_ahead(pieces: Iterable[P], read: Callable[[P], R]) -> Iterator[tuple[P, R]]:
-    """Yields each of `pieces`, in order, with the result of `read`.
+    """Yields each of `pieces`, in order, as a pair with the result of `read` for it.
 
     A thread reads one piece ahead of the caller. An exception of `read` is raised when its piece
     would be yielded. After the iterator is closed, nothing is read.
@@ -184,7 +184,7 @@ class Batches:
     epochs: Indices
 
     def training(self) -> list[tuple[int, bool]]:
-        """For each step, a number n of clients, and whether all clients below n have a batch.
+        """Returns a number n of clients for each step, and whether all below n have a batch.
 
         Client n - 1 is the last that has a batch at this step. All clients below n have one if
         clients are in descending order of their number of steps.
@@ -253,7 +253,7 @@ def plan_batches(
 
 
 def _permutations(sizes: Indices, keys: Keys, epochs: int) -> Indices:
-    """Permutations `[c, epochs, L]`: row (k, e) starts with a permutation of 0 … sizes[k] - 1."""
+    """Returns `[c, epochs, L]`: row (k, e) starts with a permutation of 0 … sizes[k] - 1."""
     longest = max(int(sizes.max(initial=0)), 1)
     orders = np.empty((len(sizes), epochs, longest), dtype=np.int64)
     beyond = np.arange(longest) >= sizes[:, None]

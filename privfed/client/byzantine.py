@@ -70,7 +70,8 @@ class Attackers:
       unbounded: whether attackers ignore the norm bound and send rows at full length.
       identities: identity of each client, shape [N].
       streams: random streams of the run.
-      declared: declared number of clients, if a client's identity is its index among them.
+      declared: declared number of clients, if a client's identity is its index; None if clients
+        have names.
       false_claims: false statements that they send with their rows.
       period: first and last round of the attack.
       learned: result of `Attack.study` on all attackers' examples.
@@ -89,7 +90,7 @@ class Attackers:
     _chosen: dict[int, Mask] = field(default_factory=dict, repr=False, compare=False)
 
     def byzantine(self, round: int) -> Mask:
-        """Mask `[N]` of the clients that attack in `round`; none do outside of `period`."""
+        """Returns a mask `[N]` of clients that attack in `round`; none do outside of `period`."""
         chosen = self.chosen(round)
         return chosen if self.attacking(round) else np.zeros_like(chosen)
 
@@ -99,7 +100,7 @@ class Attackers:
         return first <= round <= last
 
     def chosen(self, round: int) -> Mask:
-        """Mask `[N]` of the clients selected as Byzantine in `round`, also outside of `period`.
+        """Returns a mask `[N]` of the clients that are Byzantine in `round`, even beyond `period`.
 
         If the number of clients is `declared`, `fraction` of that number are selected, rounded to
         an integer. Otherwise each client is an independent Bernoulli(`fraction`) draw, which does
@@ -121,7 +122,7 @@ class Attackers:
         return self._chosen[drawn]
 
     def to_json(self) -> dict[str, Any]:
-        """The attackers as JSON; their indices are included if they are the same in all rounds."""
+        """Returns the attackers as JSON, with their indices if they are the same in all rounds."""
         clients = None if self.afresh else np.flatnonzero(self.chosen(0)).tolist()
         selection = "round" if self.afresh else "once"
         return {
@@ -183,10 +184,10 @@ class Attackers:
     def lengthened(
         self, byzantine: Mask, bounded: BoundedRows, free: Tensor, bare: bool
     ) -> BoundedRows:
-        """Returns `bounded`; if `unbounded`, `byzantine` rows have their norms before the bound.
+        """Returns `bounded`; if `unbounded`, rows of `byzantine` clients are not shortened.
 
-        The mechanism's bound shortens rows, and may also rotate or extend them; the result is the
-        row of a client that skips only the shortening.
+        The mechanism's bound shortens rows, and may also rotate or extend them. A Byzantine client
+        skips only the shortening: its row gets its norm before the bound, if that is larger.
 
         Args:
           byzantine: mask of the Byzantine clients, shape [c].
@@ -232,7 +233,10 @@ class Attackers:
         )
 
     def _ever(self, federation: Federation) -> list[int]:
-        """Returns the clients that may be Byzantine in some round, or all in a rehearsal."""
+        """Returns the clients that may be Byzantine in some round.
+
+        In a subset that represents the population (`Federation.stands_for`), these are all.
+        """
         if self.afresh or federation.stands_for:
             return list(range(federation.clients))
         return [int(client) for client in np.flatnonzero(self.chosen(0))]

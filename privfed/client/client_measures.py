@@ -46,7 +46,7 @@ class ClientMeasures:
     personal: bool = False
 
     def rows(self, ids: Indices, params: Tensor, round: int) -> Tensor:
-        """The rows `[c, m]` of clients `ids` `[c]` for model `params` `[d]` in `round`.
+        """Returns the rows `[c, m]` of clients `ids` `[c]` for model `params` `[d]` in `round`.
 
         `params` may also be one model per client `[c, d]`.
 
@@ -60,7 +60,7 @@ class ClientMeasures:
         return torch.stack(rows) if rows else params.new_zeros(0, self.row.length)
 
     def _row(self, federation: Federation, client: int, params: Tensor) -> Tensor:
-        """The row `[m]` of one client."""
+        """Returns the row `[m]` of one client."""
         start, end = federation.offsets[client : client + 2]
         if start == end:
             return params.new_zeros(self.row.length)

@@ -74,8 +74,8 @@ class ClientStates:
           checkpoint: round of the last checkpoint.
 
         Raises:
-          Broken: if the file is missing, or of another size or run, or the file of a later round is
-            damaged.
+          Broken: if the file is missing, or of another size or run, or a file to be merged is
+            damaged: that of a round up to `checkpoint`, or `folded.txt`.
           Refused: if the file system has too little space.
         """
         self._folder, self._clients = folder, clients
@@ -120,9 +120,9 @@ class ClientStates:
         self._where = self._earlier
 
     def gather(self, ids: Indices, initial_client_state: Tensor) -> tuple[Tensor, Tensor]:
-        """States `[c, k]` of clients `ids` `[c]`, and a mask `[c]` of clients with a state.
+        """Returns states `[c, k]` of clients `ids` `[c]`, and a mask `[c]` of those that have one.
 
-        All other clients have the state `initial_client_state` `[k]`.
+        The state of all others is `initial_client_state` `[k]`.
         """
         held = np.array(self._settled[ids])
         places = [self._where.get(client) for client in ids.tolist()]
@@ -189,7 +189,10 @@ class ClientStates:
             sync_folder(self._folder)
 
     def _folded(self) -> int:
-        """Returns the last merged round; 0 if none is recorded, as in older versions."""
+        """Returns the last merged round; 0 if none is recorded, as in older versions.
+
+        Raises `Broken` if the file states no number.
+        """
         text = regular.read_text(self._upto, "ascii", "replace") if self._upto.is_file() else "0"
         if not text.isdecimal():
             raise Broken(
@@ -202,7 +205,10 @@ class ClientStates:
         self._where = self._where | {client: (path, place) for place, client in enumerate(clients)}
 
     def _read(self, path: Path) -> NDArray[Any]:
-        """Returns a round's records, memory-mapped. Raises `Broken` if they are incomplete."""
+        """Returns a round's records, memory-mapped.
+
+        Raises `Broken` if the file is missing or incomplete, or names an unknown client.
+        """
         size = path.stat().st_size if path.is_file() else -1
         if size == 0:
             return np.empty(0, self._record)
@@ -226,8 +232,8 @@ class ClientStates:
 def _reserve(path: Path, size: int) -> None:
     """Allocates all `size` bytes of the file at `path` before anything relies on them.
 
-    If a memory-mapped file has a hole, and the disk is full when it is written, the process ends by
-    SIGBUS without a message.
+    If a memory-mapped file has a hole, and the disk is full when it is written, the process
+    ends by SIGBUS without a message. Raises `Refused` if there is no space.
     """
     try:
         regular.refuse_irregular(path)

@@ -30,7 +30,7 @@ class CudaMemory:
     sharing: int = 1
 
     def free(self) -> int:
-        """Bytes that this process can still allocate."""
+        """Returns the bytes that this process can still allocate."""
         unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         return int(torch.cuda.mem_get_info(self.device)[0] + unused) // self.sharing
 
@@ -66,7 +66,9 @@ class MemoryNeed:
     each: int
 
     def clients(self, free: int, held: int = 0, margin: float = MARGIN) -> int:
-        """Number of clients that fit in `free` bytes, less `held` bytes in use; 0 if none does.
+        """Returns the number of clients that fit in (1 - `margin`) `free` - `held` bytes.
+
+        The result is 0 if none fits. `held` are bytes in use by other objects.
 
         >>> MemoryNeed(fixed=100, each=50).clients(free=1000, margin=0.2)
         14

@@ -110,11 +110,11 @@ class DpSgd(Part):
     private: ClassVar[bool] = True
 
     def steps(self, epochs: int) -> int:
-        """Local steps per round."""
+        """Returns the number of local steps per round."""
         return epochs * math.ceil(1 / self.sampling_rate)
 
     def event(self, epochs: int) -> Event:
-        """Privacy event of a silo's round."""
+        """Returns the privacy event of a silo's round."""
         step = PoissonSampled(self.sampling_rate, Gaussian(self.noise_multiplier))
         return Event(Repeated(self.steps(epochs), step), "poisson", ADD_REMOVE, unit="example")
 

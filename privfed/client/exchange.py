@@ -88,7 +88,7 @@ class Executor(Protocol):
     """Sends requests to the cohort: in this process, or across ranks."""
 
     def answering(self, cohort: Cohort) -> Cohort:
-        """The cohort without dropouts, which random numbers independent of the data determine."""
+        """Returns the cohort without dropouts, which are drawn independently of the data."""
 
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
         """Yields the cohort's answers in chunks; nothing for an empty cohort.
@@ -99,4 +99,4 @@ class Executor(Protocol):
         """
 
     def root(self, exchange: Exchange, round: int) -> Tensor:
-        """The answer `[m]` to `exchange` that the server computes on its root set."""
+        """Returns the answer `[m]` to `exchange` that the server computes on its root set."""

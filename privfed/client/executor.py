@@ -57,7 +57,10 @@ class LocalExecutor:
     """Whether ranks may claim chunks in any order, because sums do not depend on the order."""
 
     def answering(self, cohort: Cohort) -> Cohort:
-        """The available clients of `cohort`, without stragglers if `drop_stragglers` is set."""
+        """Returns `cohort` with its available clients only.
+
+        If `drop_stragglers` is set, clients that train fewer epochs are left out, too.
+        """
         who = self.trainer.federation.identify(cohort.clients)
         here = self.availability.present(cohort.round, who, self.streams)
         if self.drop_stragglers:
@@ -106,7 +109,7 @@ class LocalExecutor:
             yield Chunk(ids, rows, rows.new_ones(len(rows)))
 
     def _personal(self, ids: Indices, broadcast: Broadcast) -> Tensor:
-        """The personal models `[c, d]` of clients `ids` `[c]`."""
+        """Returns the personal models `[c, d]` of clients `ids` `[c]`."""
         objective, states = self.trainer.objective, None
         if not objective.personalises:
             raise ValueError("the objective has no personal models to score")
@@ -169,7 +172,7 @@ class LocalExecutor:
         ids: Indices,
         round: int,
     ) -> Chunk:
-        """The answer of clients `chunk` `[c]`, whose indices in `trainer` are `ids` `[c]`."""
+        """Returns the answer of clients `chunk` `[c]`, with indices `ids` `[c]` in `trainer`."""
         keys = self.streams.at("shuffle", round, trainer.federation.identify(ids))
         if exchange.task == "gradient":
             gradients = trainer.gradients(ids, exchange.broadcast["params"], keys)
@@ -248,10 +251,10 @@ class LocalExecutor:
         return trainer.train(np.zeros(1, dtype=np.int64), exchange.broadcast, None, keys)[0][0]
 
     def work(self, round: int, ids: Indices) -> tuple[Indices, Indices]:
-        """Numbers of local steps `[c]` and processed examples `[c]` of clients `ids` in `round`.
+        """Returns the numbers of local steps and of processed examples `[c]` of clients `ids`.
 
-        A gradient over all examples counts as one epoch, and the second gradient of each step as
-        another step.
+        A gradient over all examples, an exchange before training, and a measurement of one model
+        count as one epoch each. The second gradient of a step counts as another step.
         """
         trainer, objective = self.trainer, self.trainer.objective
         sizes = trainer.federation.sizes(ids)
@@ -267,8 +270,8 @@ class LocalExecutor:
         """Returns each client's number of epochs `[c]`.
 
         Stragglers (Li et al. 2020, section 5.2) have fewer: a uniform number from 1 to E - 1 (1 if
-        E is 1), with E the trainer's epochs. Public random numbers draw it, independently of the
-        data.
+        E is 1), with E the trainer's epochs. It is drawn by public random numbers,
+        independently of the data.
         """
         most = np.full(len(who), self.trainer.epochs)
         if not self.stragglers:
@@ -286,7 +289,7 @@ class LocalExecutor:
         return ids[np.argsort(-work, kind="stable")]
 
     def _weights(self, ids: Indices) -> Tensor:
-        """Weights `[c]`: declared constants, numbers of examples, or 1.
+        """Returns the weights `[c]`: declared constants, numbers of examples, or 1.
 
         The numbers of examples are at most `most_examples`, if that is set.
         """

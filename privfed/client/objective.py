@@ -86,7 +86,7 @@ class Cohorts:
     period: int = 1
 
     def joined(self, rounds: int) -> float:
-        """Expected number of clients that participate at least once in `rounds` rounds."""
+        """Returns the expected number of clients that participate in any of `rounds` rounds."""
         if self.period > 1:
             return min(rounds * self.size, float(self.clients))
         return self.clients * (1 - (1 - self.size / self.clients) ** rounds)

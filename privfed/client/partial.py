@@ -44,11 +44,11 @@ class Averaging(Around):
     count: int
 
     def state_length(self, d: int) -> int:
-        """Number of values of a client's state: that of `inner`."""
+        """Returns the number of values of a client's state: that of `inner`."""
         return self.inner.state_length(d - self.count)
 
     def layout(self, d: int) -> Layout:
-        """The layout of `inner`, and the statistics."""
+        """Returns the layout of `inner`, and the statistics."""
         return self.inner.layout(d - self.count).plus("statistics", self.count)
 
     def init(self, params: Tensor) -> Memory:
@@ -93,7 +93,7 @@ class Averaging(Around):
         return torch.cat([delta, statistics]), after
 
     def _sent(self, broadcast: Broadcast) -> Broadcast:
-        """The broadcast to `inner`, whose model has no statistics."""
+        """Returns the broadcast to `inner`, whose model has no statistics."""
         return {**broadcast, "params": self._parts(broadcast["params"])[0]}
 
     def _parts(self, vectors: Tensor) -> Sequence[Tensor]:
@@ -126,7 +126,7 @@ class Partial(Around):
         return self.inner.plain and not self.local_epochs
 
     def state_length(self, d: int) -> int:
-        """Number of values of a client's state, for d shared parameters."""
+        """Returns the number of values of a client's state, for d shared parameters."""
         return len(self.start) + self.inner.state_length(d)
 
     def init(self, params: Tensor) -> Memory:
@@ -179,10 +179,10 @@ class Partial(Around):
         return row, local if after is None else torch.cat([local, after], dim=1)
 
     def _in_turn(self, step: LocalStep) -> tuple[Tensor, Tensor | None]:
-        """Directions that are zero except in the local part first, and in the shared part later.
+        """Returns directions `[c, d + p]`, and the number of steps of the shared part.
 
-        The local part is trained in the first `local_epochs`. Also returns the number of steps of
-        the shared part.
+        Directions are zero except in the local part in the first `local_epochs`, and except in the
+        shared part later.
         """
         alone = (step.epoch < self.local_epochs)[:, None]
         shared, local = self._parts(step.grad)
@@ -204,5 +204,5 @@ class Partial(Around):
         return state[:, len(self.start) :]
 
     def _parts(self, vectors: Tensor) -> Sequence[Tensor]:
-        """The shared parameters `[..., d]` and the local ones `[..., p]` of complete vectors."""
+        """Returns the shared parameters `[..., d]` and the local ones `[..., p]` of `vectors`."""
         return torch.split(vectors, [vectors.shape[-1] - len(self.start), len(self.start)], -1)

@@ -79,7 +79,7 @@ class PerExample:
         Opacus computes gradients by hooks, which may miss computations of a module.
 
         Raises:
-          Refused: if gradients differ.
+          Refused: if gradients differ, or cannot be computed.
         """
         network, generator = self._network, torch.Generator().manual_seed(0)
         noise = torch.randn(network.shapes.length, generator=generator).to(network.initial_params)
@@ -101,7 +101,7 @@ class PerExample:
             raise Refused(f"{_MIXED} ({type(error).__name__}: {reason})") from error
 
     def _rows(self, name: str, count: int) -> Tensor:
-        """Gradients `[B, *]` of one parameter; zeros if the module does not use it."""
+        """Returns the gradients `[B, *]` of one parameter; zeros if the module does not use it."""
         parameter = self._parameters[name]
         if getattr(parameter, "grad_sample", None) is None:
             return torch.zeros(count, parameter.numel(), device=parameter.device)
@@ -109,7 +109,7 @@ class PerExample:
         return rows
 
     def gradients(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Per-example gradients `[B, d]` of the loss at the model w `[d]`."""
+        """Returns the per-example gradients `[B, d]` of the loss at the model w `[d]`."""
         network = self._network
         with torch.no_grad():
             for name, view in network.shapes.views(w).items():
@@ -221,7 +221,9 @@ class PrivateSilos:
         epochs: Indices,
         returning: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Trains silos as `LocalTrainer.train` does; each silo is charged before it trains.
+        """Trains silos as `LocalTrainer.train` does; all are charged before the first one trains.
+
+        The charge is for `trainer.epochs`, also for a silo that trains fewer epochs.
 
         Args:
           trainer: the local trainer of the round.

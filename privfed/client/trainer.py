@@ -129,11 +129,11 @@ class LocalTrainer:
         return self.objective.broadcasts if self.objective.measures == "loss" else 1
 
     def steps(self, sizes: Indices, epochs: Indices | int) -> Indices:
-        """Local steps `[c]` of clients with `sizes` `[c]` examples in `epochs` epochs."""
+        """Returns the number of local steps `[c]` of clients with `sizes` `[c]` examples."""
         return steps(sizes, epochs, self.batch_size, self.most_steps)
 
     def gradients(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor:
-        """Each client's gradient `[c, d]` of its mean loss; zero for a client without examples."""
+        """Returns clients' gradients `[c, d]` of their mean losses; zero without examples."""
         return self._gradients(ids, params.expand(len(ids), -1), keys)
 
     def _gradients(self, ids: Indices, w: Tensor, keys: Keys) -> Tensor:
@@ -141,7 +141,10 @@ class LocalTrainer:
         return self._mean(ids, w, keys, self.batch_size, w.shape[1], self._gradient)
 
     def losses(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor | None:
-        """Losses `[c, b]` at the b models in `params` `[b d]`, if the objective measures them."""
+        """Returns the clients' mean losses `[c, b]` at the b models in `params` `[b d]`.
+
+        None if the objective does not measure losses.
+        """
         if self.objective.measures != "loss":
             return None
         models = params.view(-1, self.network.shapes.length)
@@ -152,7 +155,7 @@ class LocalTrainer:
         return torch.cat(losses, dim=1)
 
     def _fishers(self, ids: Indices, w: Tensor, keys: Keys) -> Tensor | None:
-        """Fisher diagonals `[c, d]` at models w `[c, d]`, if the objective measures them."""
+        """Returns the Fisher diagonals `[c, d]` at models w `[c, d]`; None if none are measured."""
         if self.objective.measures != "fisher":
             return None
         return self._mean(  # one example per batch, to square each gradient
@@ -162,7 +165,10 @@ class LocalTrainer:
     def _mean(
         self, ids: Indices, w: Tensor, keys: Keys, batch_size: int, width: int, of: Statistic
     ) -> Tensor:
-        """Means `[c, width]` of the statistic `of` over each client's examples, at w `[c, d]`."""
+        """Returns the mean `[c, width]` of a statistic over each client's examples.
+
+        The statistic is `of`, at the models w `[c, d]`.
+        """
         batches = plan_batches(self.federation, ids, keys, 1, batch_size)
         rows = torch.from_numpy(batches.rows).to(w.device)
         mask = torch.from_numpy(batches.mask).to(w.device)
@@ -250,12 +256,12 @@ class LocalTrainer:
         return self.network.gradient_of(losses, course.w, x, shares, reads, stacked)
 
     def _anchor(self, course: Course, broadcast: Broadcast) -> Tensor:
-        """Models `[c, d]` at which the second gradient of the clients' batches is computed."""
+        """Returns the models `[c, d]` at which the second gradient of batches is computed."""
         anchor = self.objective.anchor(course.w, broadcast, course.state, course.carried)
         return anchor.expand(len(course.w), -1)
 
     def _stacked_gradient(self, w: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-        """Each client's gradient `[c, d]` of its mean loss over its valid examples."""
+        """Returns each client's gradient `[c, d]` of its mean loss over its valid examples."""
         shares = mask / mask.sum(1, keepdim=True).clamp(min=1)
         return self.network.stacked_gradient(w, x, y, shares)
 
@@ -311,7 +317,7 @@ def preserved_generators(device: torch.device) -> AbstractContextManager[None]:
 
 
 def _draws(device: torch.device) -> Tensor:
-    """The state of torch's random generator for `device`."""
+    """Returns the state of torch's random generator for `device`."""
     if device.type == "cuda":
         return torch.cuda.get_rng_state(device)
     return torch.default_generator.get_state()

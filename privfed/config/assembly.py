@@ -33,7 +33,8 @@ def assembled(raw: Raw, solved: Resolved = UNSOLVED) -> Config:
       solved: the values that an earlier plan solved for.
 
     Raises:
-      Refused: with every problem found.
+      Refused: with all mistakes in keys. An unknown part, or a contradiction between valid keys, is
+        refused alone.
     """
     raw, left_open = _without_open(_with_loss(raw))
     raw = _suited(raw)
@@ -78,7 +79,7 @@ def named(raw: Raw, kind: str) -> type[Any]:
 
 
 def loss_of(raw: Raw) -> Loss | None:
-    """Returns the loss that `raw` describes; None if its name or a key of [model] is invalid."""
+    """Returns the loss that `raw` describes; None if its keys or a name in [model] are invalid."""
     try:
         loss: Loss | None = _built(raw, "model", "loss")
         return loss
@@ -93,7 +94,10 @@ def known_keys(name: str, section: Mapping[str, Any]) -> set[str]:
 
 
 def _chosen(name: str, section: Mapping[str, Any]) -> dict[str, tuple[str, type[Any]]]:
-    """Returns the parts that `section` names, or their defaults: kind -> (name, class)."""
+    """Returns the parts that `section` names, or their defaults: kind -> (name, class).
+
+    Raises `Refused` for an unknown part, or a value that is not a name.
+    """
     chosen: dict[str, tuple[str, type[Any]]] = {}
     for key, (kind, default) in SECTIONS[name].parts.items():
         part, place = section.get(key, default), f"{name}.{key}"
@@ -154,8 +158,9 @@ def _with_loss(raw: Raw) -> Raw:
 def _without_open(raw: Raw) -> tuple[Raw, tuple[str, ...]]:
     """Returns `raw` without the keys that are "auto", and the names of these keys.
 
-    A key that is left out is "auto" for models that are not linear, unless the named part has a
-    default of its own for it, or clients are at sites on their own machines.
+    Only client.lr and privacy.clip may be "auto". If one is left out, it is "auto" for models that
+    are not linear, unless the named part has a default of its own for it, or clients are at sites
+    on their own machines.
     """
     others = {name: dict(section) for name, section in raw.items()}
     linear = isinstance(_chosen("model", raw.get("model", {}))["model"][1], LinearModel)

@@ -12,7 +12,8 @@ from privfed.core.parts import Part
 
 class AttackKeys(Part):
     fraction: float = Field(0.0, ge=0, lt=1)
-    """The fraction of all clients that is Byzantine, rounded to an integer number of clients."""
+    """The fraction of all clients that is Byzantine, rounded to a number of clients. If the source
+    names its clients, each is drawn independently with this probability instead."""
     selection: Literal["once", "round"] = "once"
     """Whether attackers are drawn "once" for all rounds, or again in each "round"."""
     stage: Literal["auto", "before_bound", "after_bound"] = "auto"
@@ -29,8 +30,8 @@ class AttackKeys(Part):
     weight: float = Field(1.0, ge=0, le=1e9)
     """The factor by which attackers overstate their number of examples."""
     clip_count: Literal["true", "within", "beyond"] = "true"
-    """The indicator that attackers report to adaptive clipping: "true" norms, always "within" the
-    clipping norm, which lowers it, or always "beyond" it, which raises it."""
+    """The indicator that attackers report to adaptive clipping about their rows' norms: the "true"
+    one, always "within" the clipping norm, which lowers it, or always "beyond", which raises it."""
 
     @property
     def false_claims(self) -> bool:
@@ -48,10 +49,10 @@ class AttackKeys(Part):
 
 
 def expected_byzantine(declared: int, expected: float) -> int:
-    """Assumed number of Byzantine clients in a cohort: the larger of declared and expected.
+    """Returns the assumed number of Byzantine clients in a cohort: the larger of two numbers.
 
     Args:
       declared: the configured number.
-      expected: the expected number of simulated attackers.
+      expected: the expected number of simulated attackers, which is rounded up.
     """
     return max(declared, math.ceil(expected - 1e-9))

@@ -35,7 +35,10 @@ def meanings(part: type[BaseModel]) -> dict[str, str]:
 
 @functools.cache
 def source_of(module: str) -> ast.Module:
-    """Returns the syntax tree of `module` without importing it."""
+    """Returns the syntax tree of `module` without importing it.
+
+    Raises `ModuleNotFoundError` if it has no source.
+    """
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(f"{module} has no source to read")
@@ -91,7 +94,8 @@ def catalog() -> dict[str, dict[str, str]]:
 def _described(kind: str, name: str) -> str:
     """Returns the first sentence about a part; for objectives, also the sizes of messages.
 
-    Built-in parts other than objectives are not imported, since importing may be slow.
+    The sizes are left out for an objective that has a key without a default. Built-in parts other
+    than objectives are not imported, since importing may be slow.
     """
     target = BUILT_IN[kind].get(name)
     if target and kind != "objective":
@@ -252,9 +256,10 @@ def _usual(kind: str) -> str:
 
 
 def example_keys(part: type[BaseModel]) -> dict[str, Any]:
-    """Returns example values by key: those that fields of `part` declare, and its `follows_clip`.
+    """Returns example values of keys of `part`, as its fields declare them.
 
-    The fields' examples have precedence.
+    Keys in a rule's `follows_clip` (default values in units of the clipping norm) have these values
+    unless zero or None; the fields' examples have precedence.
     """
     follows = getattr(part, "follows_clip", {}).items()
     examples = {key: of.examples[0] for key, of in part.model_fields.items() if of.examples}
@@ -262,7 +267,7 @@ def example_keys(part: type[BaseModel]) -> dict[str, Any]:
 
 
 def _overridden(kind: str, base: type[BaseModel]) -> list[str]:
-    """Returns hooks that `base`, or half of the built-in parts with its base class, define."""
+    """Returns the hooks that `base` or at least half of the parts with its base class define."""
     hooks = [name for name in hooks_of(kind, base) if inspect.isfunction(getattr(base, name, None))]
     parts = [find(kind, name, kind) for name in BUILT_IN[kind]]
     form = base.__mro__[1]
@@ -273,7 +278,10 @@ def _overridden(kind: str, base: type[BaseModel]) -> list[str]:
 
 
 def _overriding(kind: str, base: type[BaseModel], hook: str) -> str:
-    """Returns the definition of a hook that calls that of `base`, with the contract's docstring."""
+    """Returns the source of an override of `hook`, which calls the overridden method of `base`.
+
+    Its docstring is that of the contract.
+    """
     signature = inspect.signature(getattr(base, hook))
     plain = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
     forms: dict[Any, str] = {

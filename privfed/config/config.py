@@ -74,7 +74,7 @@ class Config:
       given: the classes of parts that were passed as classes instead of names, by kind.
       noise_multiplier: the result of calibration; None before calibration.
       admitted: the smallest cohort with which a secure sum begins in a training round, if it was
-        solved for; a resume keeps it.
+        solved for, or 0; a resume does not change it.
       evaluation_admitted: the smallest such cohort in a round that evaluates.
       open: keys that are "auto": their values are chosen when the run starts.
       auto: the keys that were "auto", and the examples from which their values were chosen.
@@ -131,7 +131,7 @@ class Config:
 
     @property
     def parts(self) -> dict[str, Part]:
-        """All parts by kind."""
+        """The parts that are named by a key of their own, by kind; without those of `LISTS`."""
         kinds = (kind for section in SECTIONS.values() for kind, _ in section.parts.values())
         return {kind: getattr(self, kind) for kind in kinds}
 
@@ -152,9 +152,9 @@ class Config:
 
     @property
     def unbounded(self) -> bool:
-        """Whether attackers send rows that exceed the norm bound of honest clients.
+        """Whether attackers' rows may exceed the norm bound of honest clients, by `attack.stage`.
 
-        Sites, if they are the parties, enforce the bound on their clients' rows.
+        With "auto", sites that are the parties enforce the bound on their clients' rows.
         """
         stage, free = self.attackers.stage, self.secured and not self.by_sites
         return stage == "after_bound" or (stage == "auto" and free)

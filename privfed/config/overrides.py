@@ -24,7 +24,7 @@ def override(raw: Raw, assignment: str) -> None:
       assignment: "section.key=value"; the value is TOML or plain text.
 
     Raises:
-      Refused: if the assignment is malformed or there is no such section.
+      Refused: if the assignment is malformed, or there is no such section or part.
     """
     target, equals, text = assignment.partition("=")
     if not equals or "." not in target:
@@ -40,8 +40,9 @@ def override(raw: Raw, assignment: str) -> None:
 def assign(raw: Raw, target: str, value: Any) -> None:
     """Sets one key.
 
-    Naming another part removes the keys that only the former part defines. A key of a table within
-    a section is "section.table.key".
+    Naming another part removes the keys that only the former part defines. Setting one of
+    privacy.epsilon and privacy.noise_multiplier removes the other. A key of a table within a
+    section is "section.table.key".
 
     Args:
       raw: the keys of each section, changed in place.
@@ -49,7 +50,7 @@ def assign(raw: Raw, target: str, value: Any) -> None:
       value: the value, of a type of a run file.
 
     Raises:
-      Refused: if there is no such section.
+      Refused: if there is no such section or part.
     """
     name, dot, key = target.rpartition(".")
     if not dot:
@@ -79,7 +80,10 @@ def assign(raw: Raw, target: str, value: Any) -> None:
 
 
 def is_key(target: str) -> bool:
-    """Whether `target` is a key of a section, or of a table within a section."""
+    """Whether `target` begins with the name of a section, or of a table in one, and a dot.
+
+    The key after the dot need not exist.
+    """
     name, dot, _ = target.rpartition(".")
     return bool(dot) and (name in SECTIONS or _is_table(name))
 
@@ -101,7 +105,7 @@ def _is_table(target: str) -> bool:
 
 
 def _value(text: str) -> Any:
-    """Returns `text` parsed as a TOML value, or else unchanged: `=fedavg` needs no quotes."""
+    """Returns `text` parsed as a TOML value, or else as a number of Python, or else unchanged."""
     try:
         document = from_toml(f"value = {text}")
         return document["value"] if len(document) == 1 else text

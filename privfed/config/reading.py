@@ -28,7 +28,7 @@ def load(path: Path | None, overrides: Iterable[str] = ()) -> Config:
       overrides: assignments "section.key=value".
 
     Raises:
-      Refused: with every problem found.
+      Refused: if the file cannot be read, an assignment is invalid, or as `assembled` does.
     """
     return assembled(as_written(path, overrides))
 
@@ -109,7 +109,7 @@ def restated(config: Config, path: Path, overrides: Iterable[str]) -> Config:
       overrides: assignments "section.key=value".
 
     Raises:
-      Refused: with every problem found.
+      Refused: if the file cannot be read, an assignment is invalid, or as `assembled` does.
     """
     raw = config.raw()
     for name, section in as_written(path, overrides).items():
@@ -153,7 +153,10 @@ def _of_format(document: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _parted(document: dict[str, Any], path: str) -> tuple[Raw, Resolved]:
-    """Returns a run file's sections, and the values under "resolved", which a plan solved for."""
+    """Returns a run file's sections, and the values under "resolved", which a plan solved for.
+
+    Raises `Refused` for an unknown section, or a key outside of sections.
+    """
     solved = Resolved.read(document.pop("resolved", None))
     client = document.get("client")
     if isinstance(client, dict) and "privacy" in client:

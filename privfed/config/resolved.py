@@ -63,7 +63,7 @@ class Resolved:
 
     @classmethod
     def read(cls, stated: Any) -> Resolved:
-        """Returns the entries under "resolved"; entries that privfed did not write are ignored."""
+        """Returns the entries under "resolved"; unknown entries and invalid values are ignored."""
         kinds = {"noise_multiplier": float, "admitted": int, "evaluation_admitted": int}
         stated = stated if isinstance(stated, dict) else {}
         usable = {k: stated[k] for k, of in kinds.items() if type(stated.get(k)) is of}

@@ -46,8 +46,8 @@ class Run(Part):
     starts."""
     precision: Literal["full", "mixed", "fast"] = "full"
     """Precision of local steps. "mixed" computes them in bfloat16 where that is safe and faster,
-    and nothing else (`privfed.models.precision`). "fast": "mixed" if it is faster, as measured when
-    the run starts."""
+    and nothing else (`privfed.models.precision`). "fast": "mixed" if it is accurate and 1.1 times
+    as fast or more, as measured when the run starts."""
     evaluate_every: int = Field(5, ge=1)
     """The number of rounds between evaluations of the model; the last round is evaluated too."""
     simulation_metrics: bool = False
@@ -89,19 +89,20 @@ class Data(Part):
     fraction of every client's "examples", which is a simulation. "none": there are none, and only
     clients can evaluate the model (`evaluation.by`)."""
     holdout_fraction: float = Field(0.2, gt=0, lt=1)
-    """The held-out fraction, if the source has no test set of its own."""
+    """The fraction of examples or clients that is held out. The source "synthetic" generates this
+    fraction of further clients instead. Other sources' own test sets do not depend on it."""
     setting: Literal["cross_device", "cross_silo"] = "cross_device"
     """"cross_device": clients need not return. "cross_silo": they return, and may keep state."""
     sites: int = Field(0, ge=0, le=10_000)
-    """The number of sites that hold the clients, as hospitals hold patients: a declared public
+    """The number of sites that have the clients' data, such as hospitals: a declared public
     constant, never counted. 0: there are no sites. A site may have no clients."""
     sites_per_client: int = Field(1, ge=1, le=64)
     """The declared largest number of sites at which one client has rows; more are refused."""
     site_partition: Literal["even", "size", "label", "elsewhere"] = "even"
-    """The assignment of clients to sites if no column states it. "even": equally many clients at
-    each. "size": numbers proportional to 1, 1/2, 1/3, ….  "label": by their most frequent label, so
-    that label distributions differ between sites. "elsewhere": sites run on their own machines
-    (`privfed federation run`)."""
+    """The assignment of clients to sites if no column states it. "even": numbers of
+    clients that differ by at most one. "size": expected numbers proportional to 1, 1/2, 1/3, ….
+    "label": by their most frequent label, so that label distributions differ between sites.
+    "elsewhere": sites run on their own machines (`privfed federation run`)."""
     storage_keys: ClassVar[frozenset[str]] = frozenset(
         {"sites", "sites_per_client", "site_partition"}
     )
@@ -137,17 +138,17 @@ class Client(Part):
     """The number of first epochs of a round that train only the local part of the model
     (`model.local`); the others train the shared part. 0: all train both."""
     batch_size: int = Field(10, ge=1)
-    """Examples in a local step."""
+    """The number of examples in a local step; the last step of an epoch may have fewer."""
     stragglers: float = Field(0.0, ge=0, le=1)
-    """The fraction of a cohort that trains fewer epochs, drawn each round."""
+    """The probability with which a client trains fewer epochs, drawn for each client and round."""
     drop_stragglers: bool = False
     """Whether stragglers' updates are left out instead of counted."""
 
 
 class CohortKeys(Part):
     dropout: float = Field(0.0, ge=0, lt=1)
-    """The fraction of sampled clients, or of sites if these are the parties, that drop out of a
-    sum: a third each before sharing keys, before sending, and before unmasking
+    """The probability with which a sampled client, or a site if sites are the parties, drops out of
+    a sum: with equal probability before sharing keys, before sending, or before unmasking
     (`privfed.secure.limits`)."""
 
 
@@ -260,7 +261,7 @@ class EvaluationKeys(Part):
     """The fraction of a client's examples held out for evaluation, spread evenly; 0: the client
     evaluates on all its training examples."""
     size: int = Field(0, ge=0)
-    """The expected cohort size of an evaluation; 0: that of training."""
+    """The expected cohort size of an evaluation; 0: the one of training."""
     personal: bool = False
     """Whether clients evaluate their personal models, if they have any."""
     confidence: float = Field(0.95, ge=0.5, lt=1)

@@ -1,8 +1,9 @@
 """Checks external parts against the contract of their kind.
 
 A part's hooks (methods that a run calls) must return values of the type and shape that the contract
-states. Every public name that the part defines must be a hook, a key of the run file, a declaration
-(a class attribute or property that a run reads), or a name that the part's own code reads.
+states. Public names of a part that extends a class of privfed other than `Part` are checked, too.
+Each must be a hook, a key of the run file, a declaration (a class attribute or property that a run
+reads), or a name that the part's own code reads.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ _SHAPES: dict[tuple[str, str], Callable[..., tuple[Any, ...]]] = {
     ("before", "mix"): lambda part, geometry, **_: (part.left(geometry.rows), geometry.rows),
     ("attack", "corrupt"): lambda part, view, **_: view.byzantine.shape,
 }
-"""A function from the arguments of a hook to the shape of the first tensor it returns; `...` is any
-number of axes."""
+"""A function for each kind and hook: it computes the shape of the hook's result from its arguments.
+If the result is a tuple or list, its first entry counts. `...` is any number of axes."""
 
 
 def contract_of(kind: str) -> type[Any]:
@@ -62,7 +63,7 @@ def contract_of(kind: str) -> type[Any]:
 def declared(contract: type[Any]) -> set[str]:
     """Returns the public names that a contract annotates, defines or lists in `_declares`.
 
-    If the contract is a protocol that extends others, their names are included.
+    Names of the protocols that it extends are included.
     """
     protocols = [each for each in contract.__mro__ if getattr(each, "_is_protocol", False)]
     names = {
@@ -75,14 +76,15 @@ def declared(contract: type[Any]) -> set[str]:
 
 
 def is_part(candidate: Any) -> TypeGuard[type[BaseModel]]:
-    """Whether `candidate` is a class of parts."""
+    """Whether `candidate` is a class that may be a part: a subclass of pydantic's `BaseModel`."""
     return isinstance(candidate, type) and issubclass(candidate, BaseModel)
 
 
 def refuse_uncalled(kind: str, part: type[BaseModel], named: str, scratch: type[BaseModel]) -> None:
-    """Refuses an external part that overrides no hook, or has a public name that no code reads.
+    """Refuses an external part that has a public name that no code reads, or that is empty.
 
-    A part that extends `scratch` alone is accepted: it implements its protocol in full.
+    Empty is a part that extends only its contract, and has no public name, key or `__call__`. A
+    part that extends `scratch` alone is accepted: it implements its protocol in full.
 
     Args:
       kind: the kind of part, a key of `CONTRACTS`.
@@ -91,7 +93,7 @@ def refuse_uncalled(kind: str, part: type[BaseModel], named: str, scratch: type[
       scratch: the base class of all parts.
 
     Raises:
-      Refused: with the hooks that a part of this kind may override.
+      Refused: with the hooks or declarations that a part of this kind may override.
     """
     outside = [each for each in part.__mro__ if not _is_ours(each) and each is not object]
     if not any(_is_ours(each) and each not in scratch.__mro__ for each in part.__mro__):
@@ -128,7 +130,7 @@ def _meant(name: str, known: list[str]) -> str:
 
 
 def _unread(kind: str, part: type[BaseModel], defined: Mapping[str, Any]) -> list[str]:
-    """Returns the names in `defined` that neither privfed nor the part's own code reads."""
+    """Returns the public names in `defined` that neither privfed nor the part's own code reads."""
     known = {name for each in part.__mro__ if _is_ours(each) for name in declared(each)}
     known |= declared(contract_of(kind)) | {*part.model_fields}
     decorated = part.__pydantic_decorators__
@@ -162,7 +164,10 @@ def names_read(defined: Any) -> set[str]:
 
 
 def hooks_of(kind: str, part: type[BaseModel]) -> set[str]:
-    """Returns the public methods that a part of this kind inherits from its contract."""
+    """Returns the names of the public methods of the contract and of the part's built-in bases.
+
+    `__call__` is among them; methods of `BaseModel` are not.
+    """
     bases = [*contract_of(kind).__mro__, *(each for each in part.__mro__ if _is_ours(each))]
     of_parts = {name for each in BaseModel.__mro__ for name in vars(each)}
     methods = {
@@ -247,9 +252,9 @@ def refuse_shape(tensor: Any, shape: tuple[Any, ...], part: object, hook: Any) -
 
     Args:
       tensor: the tensor that the hook returned.
-      shape: the expected shape; if it begins with `...`, only that of the last axes.
+      shape: the expected shape; if it begins with `...`, only the last axes are compared.
       part: the part that owns the hook, named in the message.
-      hook: the contract's function, whose first sentence is quoted.
+      hook: the contract's function; the message quotes the first paragraph of its docstring.
     """
     returned, expected = tuple(tensor.shape), tuple(shape)
     if expected[:1] == (...,):
@@ -296,7 +301,7 @@ def _is_a(value: Any, of: Any) -> bool:
 
 
 def _in_words(value: Any) -> str:
-    """Returns a description of the type of a hook's result, without its values."""
+    """Returns the type of a hook's result in words; of a tuple or list, the first four types."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     if isinstance(value, tuple | list):

@@ -101,7 +101,7 @@ class TooManyByzantine(Refused):
 
 
 class RankLost(PrivfedError):
-    """Raised if a rank failed or cannot be reached, or a task was not done exactly once."""
+    """Raised if a process (rank) of a run failed or cannot be reached, or miscounted its work."""
 
     kind = "lost"
 
@@ -181,7 +181,7 @@ def unreadable(what: object, error: BaseException) -> PrivfedError:
 _MEMORY = Path("/proc/meminfo")
 _NEEDED = {"numpy": 200 << 20, "scipy": 340 << 20, "torch": 790 << 20}
 _OF_A_THREAD = 40 << 20
-"""Bytes of address space to load a library, and the additional bytes for each processor."""
+"""Bytes of address space that loading a library takes (`_NEEDED`), and those for each processor."""
 
 
 def refuse_little_memory(library: str) -> None:

@@ -64,7 +64,7 @@ _AS_JSON: ContextVar[bool] = ContextVar("_AS_JSON", default=False)
 
 @contextlib.contextmanager
 def reporting(quotes: bool | None, as_json: bool) -> Iterator[None]:
-    """Returns a context that sets whether a command quotes private data, and prints JSON.
+    """Returns a context of a command, which sets whether it quotes private data or prints JSON.
 
     Args:
       quotes: whether messages quote private data. None: they do not, and no message names the flag
@@ -85,7 +85,7 @@ def report_error(error: BaseException, advice: str = "", **facts: Any) -> int:
 
     Args:
       error: the exception.
-      advice: what the user can do now.
+      advice: what the user can do now; not printed for a bug or a lack of memory.
       facts: entries that the JSON object has in addition to the error.
 
     Returns:
@@ -117,8 +117,8 @@ def report_error(error: BaseException, advice: str = "", **facts: Any) -> int:
 def error_message(error: BaseException, advice: str = "") -> str:
     """Returns the message for `error`, followed by `advice`.
 
-    If there is private text, the message ends with it if messages quote private data, and with a
-    hint at the flag --show-values if that flag can show it.
+    If there is private text, it is appended if messages quote private data. Otherwise a hint at the
+    flag --show-values is appended, unless `reporting` set None: the flag then changes nothing.
     """
     return _with_private_text(_with_advice(error, advice), error)
 
@@ -188,7 +188,7 @@ def _kind_and_place(
 
 
 def _uncaught_hook(quotes: bool) -> Callable[[Any], None]:
-    """Returns a hook that reports uncaught exceptions; it sets `_QUOTES`, which threads lack."""
+    """Returns a hook that reports uncaught exceptions, with `_QUOTES` set to `quotes` meanwhile."""
 
     def report_uncaught(args: Any) -> None:
         if args.exc_type is KeyboardInterrupt:  # nothing could catch it here: raise it again soon

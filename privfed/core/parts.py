@@ -79,7 +79,7 @@ def find(kind: str, name: str, key: str) -> type[Any]:
 
     Args:
       kind: the kind of part, a key of `BUILT_IN`.
-      name: a built-in name, an entry point, or `module:name`.
+      name: a name in `BUILT_IN` or `GIVEN`, an entry point, or `module:name`.
       key: the configuration key that names the part, for messages.
 
     Raises:
@@ -164,9 +164,10 @@ _PLAIN: Mapping[str, type] = {f"ClassVar[{of.__name__}]": of for of in (bool, in
 
 
 def _refuse_misdeclared(kind: str, part: type[BaseModel], named: str) -> None:
-    """Refuses declarations of a wrong type or written as keys, and overridden but disabled hooks.
+    """Refuses declarations of a wrong type or written as keys, and overrides that are never called.
 
-    In `_called_if`, a class maps a hook to a declaration; a false value of it disables the hook.
+    The mapping `_called_if` of a class names a declaration for some hooks. If the declaration's
+    value is false, the hook is not called, so a part must not override it.
 
     Args:
       kind: the kind of part, a key of `CONTRACTS`.

@@ -127,7 +127,7 @@ class Together:
             return int(self.store.add(name, 1)) - 1
 
     def _gathered(self, text: str) -> list[str]:
-        """The text of each rank, up to 64 bytes, in the order of the ranks."""
+        """Returns the text of each rank, up to 64 bytes, in the order of the ranks."""
         texts = torch.zeros(self.count, _TEXT_BYTES, dtype=torch.uint8)
         content = text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
         texts[self.rank] = torch.frombuffer(bytearray(content), dtype=torch.uint8)

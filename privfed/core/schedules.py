@@ -18,7 +18,7 @@ class Schedule(Protocol):
     """The learning rate in each round, which is public and does not depend on the run's results."""
 
     def factor(self, round: int) -> float:
-        """The factor of the learning rate in `round`, counted from 1."""
+        """Returns the factor of the learning rate in `round`, counted from 1."""
 
 
 class Constant(Part):
@@ -57,7 +57,7 @@ class Cosine(Part):
     """Lowers the rate to zero over `over` rounds, as half a cosine (Loshchilov & Hutter 2017)."""
 
     over: int = Field(ge=1, examples=[10])
-    """The number of rounds over which the rate falls."""
+    """The number of rounds over which the rate falls; from the next round on, it is zero."""
 
     def factor(self, round: int) -> float:
         progress = min((round - 1) / self.over, 1.0)
@@ -75,7 +75,7 @@ class UserSchedule(Part):
         return part_with_objects(cls, function, function=staticmethod(function))
 
     def factor(self, round: int) -> float:
-        """The function's result. Raises `Refused` unless that is a finite number of at least 0."""
+        """Returns the function's result. Raises `Refused` unless it is finite and at least 0."""
         name = f"the schedule {type(self).__qualname__}"
         try:
             factor = type(self).function(round)

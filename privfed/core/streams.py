@@ -3,12 +3,12 @@
 A draw depends on its key alone, never on earlier draws. A result therefore does not change with the
 chunk size, the rank or a resume, and two methods can be compared on the same cohorts.
 
-Streams in `PRIVATE` support the privacy proof, or must be unpredictable to attackers. Unless the
-run is a seeded simulation, they read the operating system's CSPRNG, and their numbers are never
-stored. Streams in `SAVED_STREAMS` are drawn again after a resume: they derive by SHAKE-256 from a
-secret key of 32 bytes from the operating system, stored under private/. Streams in `PUBLIC`
-(initialisation, splits, shuffling) derive from the run's seed by BLAKE2b (keys) and Philox or a
-64-bit mixer (draws). An unlisted stream is refused, so that none becomes public by an oversight.
+Streams in `PUBLIC` (initialisation, splits, shuffling) derive from the run's seed by BLAKE2b (keys)
+and Philox or a 64-bit mixer (draws). In a seeded simulation, so do all others. Otherwise streams in
+`PRIVATE`, which support the privacy proof or must be unpredictable to attackers, read the operating
+system's CSPRNG, and their numbers are never stored. Streams in `SAVED_STREAMS` are drawn again
+after a resume: they derive by SHAKE-256 from a secret key of 32 bytes from the operating system,
+stored under private/. An unlisted stream is refused, so that none becomes public by an oversight.
 Every name hashes to its own key, so no two streams share randomness.
 """
 
@@ -110,7 +110,10 @@ class Keys:
         return np.stack([keys.bits(2) for keys in each])
 
     def each(self) -> Iterator[Keys]:
-        """Yields independent keys for each of `clients`."""
+        """Yields independent keys for each of `clients`.
+
+        Raises `ValueError` without clients.
+        """
         if self.clients is None:
             raise ValueError("these keys name no clients; pass clients to Streams.at")
         for client in self.clients:
@@ -159,7 +162,10 @@ class Keys:
         return words.reshape(len(self.clients), 2 * blocks.shape[1])[:, :count]
 
     def generator(self) -> np.random.Generator:
-        """Returns a seeded NumPy generator, not to be used for noise or cohorts."""
+        """Returns a seeded NumPy generator, not to be used for noise or cohorts.
+
+        Raises `ValueError` without a seed.
+        """
         if self.seed is None:
             raise ValueError("a private stream has no seeded generator; use bits or normal")
         return np.random.Generator(np.random.Philox(key=np.frombuffer(self.seed, np.uint64)))
@@ -169,7 +175,7 @@ class Keys:
         return int(self.bits(1)[0] >> np.uint64(1))
 
     def per_client(self, count: int, salt: int = 0) -> Words:
-        """Returns `[n, count]` words; row k depends on the key, client k and `salt` only."""
+        """Returns words `[n, count]`; a seeded row k depends on seed, client k and `salt` only."""
         if self.clients is None:
             raise ValueError("these keys name no clients; pass clients to Streams.at")
         if self.seed is None:

@@ -60,12 +60,12 @@ def measure(name: str, value: float) -> str:
 
 _KEPT_AS_THEY_ARE = "\n\t"
 _UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-"""Characters that are escaped: control and format characters, undecodable bytes, line
-separators."""
+"""Unicode categories of characters that are escaped: control and format characters, undecodable
+bytes, line and paragraph separators."""
 
 
 def visible(text: str) -> str:
-    r"""Returns `text` with invisible characters escaped as in Python; newlines and tabs are kept.
+    r"""Returns `text` with invisible characters, except newlines and tabs, escaped as in Python.
 
     >>> print(visible("runs/a\x1b[31m\u202e"))
     runs/a\x1b[31m\u202e
@@ -111,7 +111,9 @@ def nearest(written: str, known: Iterable[str]) -> str | None:
 
 
 def distance(name: str, other: str) -> int:
-    """The edit distance of two names: letters deleted, added or changed, plus swapped neighbours.
+    """Returns the edit distance of two names: the number of edits that change one into the other.
+
+    An edit deletes, adds or changes a letter, or swaps two neighbouring letters.
 
     Case and the separator of words do not count; the same words in another order count as one edit.
     Optimal string alignment (Damerau 1964), in O(len(name) len(other)).
@@ -131,12 +133,12 @@ def _words(name: str) -> list[str]:
 
 
 def _apart(name: str, other: str) -> int:
-    """Lower bound on the edit distance, computed from the lengths alone."""
+    """Returns the lower bound on the edit distance, computed from the lengths alone."""
     return abs(len(" ".join(_words(name))) - len(" ".join(_words(other))))
 
 
 def _allowed(name: str, other: str) -> int:
-    """The largest distance at which two names count as close, below the length of either name."""
+    """Returns the largest distance of close names; it is below the length of either name."""
     return min(max(1, max(len(name), len(other)) // 3), len(name) - 1, len(other) - 1)
 
 

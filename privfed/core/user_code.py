@@ -65,7 +65,7 @@ _LAMBDA = "<lambda>"
 
 
 def _name(thing: object) -> str:
-    """The qualified name of `thing`; for a lambda, without the name of the function around it."""
+    """Returns the qualified name of `thing`; for a lambda, only "<lambda>"."""
     name = str(getattr(thing, "__qualname__", thing))
     return _LAMBDA if name.endswith(_LAMBDA) else name
 
@@ -77,7 +77,7 @@ _INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in _PLACES)
 
 
 def user_frames(error: BaseException) -> str:
-    """The frames of `error` in a user's own code, with their source lines; "" if there are none.
+    """Returns the frames of `error` in users' own code, with source lines; "" without any.
 
     Frames are formatted as Python formats them, without the exception's text and without values.
     """

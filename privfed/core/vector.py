@@ -54,7 +54,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Shapes:
-    """The position of each trainable parameter of a module in the flat vector `[d]`."""
+    """The names and shapes of a module's trainable parameters, in the order of the vector `[d]`."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -72,7 +72,7 @@ class Shapes:
 
     @property
     def by_name(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each parameter."""
+        """The shape of each parameter by its name."""
         return dict(zip(self.names, self.shapes, strict=True))
 
     @property

@@ -76,7 +76,7 @@ class Examples:
         return len(self.y)
 
     def take(self, index: Indices) -> Examples:
-        """The examples at the indices `index` `[n]`; `Mapped` features stay mapped."""
+        """Returns the examples at the indices `index` `[n]`; `Mapped` features stay mapped."""
         chosen = torch.from_numpy(index)
         owners = None if self.owners is None else self.owners[index]
         sites = None if self.sites is None else self.sites[index]
@@ -84,7 +84,7 @@ class Examples:
         return replace(self, x=x, y=self.y[chosen], owners=owners, sites=sites)
 
     def synthetic(self, count: int) -> tuple[Tensor, Tensor]:
-        """Features and labels of `count` synthetic examples of the same form."""
+        """Returns random features and zero labels of `count` synthetic examples of this form."""
         generator, device = torch.Generator().manual_seed(0), self.y.device
         shape = (count, *self.x.shape[1:])
         if self.inputs:
@@ -97,13 +97,13 @@ class Examples:
         return x.to(device, self.x.dtype), y.to(device)
 
     def to(self, device: torch.device) -> Examples:
-        """The same examples on `device`."""
+        """Returns the same examples on `device`."""
         return replace(self, x=self.x.to(device), y=self.y.to(device))
 
 
 @dataclass(frozen=True)
 class Federation:
-    """Clients' examples, and the test set, which is public and belongs to none of them or `shared`.
+    """Clients' examples, and a public test set without examples of clients, unless it is `shared`.
 
     Client k's examples are `examples` at indices `offsets[k]:offsets[k + 1]`; there may be none.
     With sites, the store has an *entry* for each client at each of its sites, and `offsets`,
@@ -197,11 +197,11 @@ class Federation:
         return self.test_scale > 1.0
 
     def sizes(self, ids: Indices) -> Indices:
-        """Number of examples `[c]` of clients `ids`: for simulations only, never published."""
+        """Returns the clients' numbers of examples `[c]`, for simulations only: never published."""
         return self.offsets[ids + 1] - self.offsets[ids]
 
     def class_counts(self, ids: Indices) -> Tensor | None:
-        """Label counts of clients `ids` by class `[c, classes]`; None if labels are not classes."""
+        """Returns clients' label counts by class `[c, classes]`; None if labels are not classes."""
         y, classes = self.examples.y, self.examples.classes
         if y.dtype != torch.int64:
             return None
@@ -226,12 +226,12 @@ class Federation:
         return np.searchsorted(self.persons, self.persons)
 
     def population(self) -> Population:
-        """Returns the data about clients that samplers may use."""
+        """Returns what samplers may use: clients' sizes, identities and sites."""
         ids = np.arange(self.clients)
         return Population(self.sizes(ids), self.identify(ids), self.sites)
 
     def gather(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The examples at the indices `rows` `[...]`: x `[..., *features]` and y `[..., *]`.
+        """Returns examples at the indices `rows` `[...]`: x `[..., *features]` and y `[..., *]`.
 
         An index that pads `rows` must also be a valid index; the caller masks its example.
         """
@@ -242,7 +242,7 @@ class Federation:
         return x.index_select(0, flat).view(*rows.shape, *x.shape[1:]), labels
 
     def to(self, device: torch.device) -> Federation:
-        """The same population, with all its examples on `device`."""
+        """Returns the same population, with all its examples on `device`."""
         return self._each(lambda part: part.to(device))
 
     def _each(self, change: Callable[[Examples], Examples]) -> Federation:
@@ -291,6 +291,6 @@ class Federation:
 
 
 def client_number(name: str) -> int:
-    """A client's identity in [0, 2^63), which depends on its name alone."""
+    """Returns a client's identity in [0, 2^63), which depends on its name alone."""
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

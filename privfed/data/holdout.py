@@ -1,11 +1,11 @@
 """The test set: examples held out before the rest is partitioned, or declared public.
 
-Measures on the test set are published after every round, so under privacy its examples must not
-belong to any client that the guarantee covers.
+Measures on the test set are published without noise at every evaluation, so under privacy its
+examples must not belong to any client that the guarantee covers.
 
 Under privacy, a test set that is declared public is refused if it contains training clients. If it
 has no column of clients, examples are compared instead: it is refused if nearly all training
-examples are distinct, and most test examples are among them.
+examples are distinct, and most distinct test examples are among them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _BATCH_SIZE = 4096
 _FEW = 0.01
 """Fraction of numbers beyond their bounds up to which there is no warning: outliers are clipped."""
 _DISTINCT, _SHARED = 0.9, 0.5
-"""Thresholds of a refusal: fractions of distinct training rows, and of test rows among them."""
+"""Thresholds of a refusal: the fraction of training examples that are distinct, and the fraction of
+distinct test examples that are also training examples."""
 
 
 def refuse_shared_rows(pool: Examples, test: Examples) -> None:
@@ -49,7 +50,10 @@ def refuse_shared_rows(pool: Examples, test: Examples) -> None:
 
 
 def bounds_warning(test: Examples) -> str:
-    """A warning that numbers in `test` are beyond their declared bounds; "" if they are few."""
+    """Returns a warning that numbers in `test` are beyond their declared bounds.
+
+    Returns "" if this concerns at most 1 % of the numbers of each declaration.
+    """
     outside = test.outside
     if isinstance(test.x, Mapped) and len(test):
         declared = test.preprocessing.numbers if test.preprocessing else ()
@@ -69,7 +73,7 @@ def bounds_warning(test: Examples) -> str:
 
 
 def _distinct_rows(examples: Examples) -> set[int]:
-    """The hash of each distinct example (features and label)."""
+    """Returns the hash of each distinct example (features and label)."""
     distinct: set[int] = set()
     for start in range(0, len(examples), _BATCH_SIZE):
         index = torch.arange(start, min(start + _BATCH_SIZE, len(examples)))
@@ -97,7 +101,7 @@ def with_held_back(federation: Federation, fraction: float) -> tuple[Federation,
 
 
 def _only(federation: Federation, chosen: np.ndarray) -> Federation:
-    """The population with only the examples `chosen` `[N]`."""
+    """Returns the population with only the examples `chosen` `[N]`."""
     before = np.concatenate([[0], np.cumsum(chosen)]).astype(np.int64)
     offsets: Indices = before[federation.offsets]
     examples = federation.examples.take(np.flatnonzero(chosen))
@@ -182,7 +186,10 @@ def _refuse_overlap(overlap: list[str]) -> None:
 
 
 def _split_unowned(pool: Examples, fraction: float, clients: int, streams: Streams) -> HoldoutSplit:
-    """Returns a split that holds out a random `fraction` of the examples, which have no owners."""
+    """Returns a split that holds out a random `fraction` of the examples, which have no owners.
+
+    Raises `Refused` if they have owners, or no example would be left to test or to train.
+    """
     if pool.owners is not None:
         raise Refused(
             'data.holdout is "test", but this source states the owners of examples and has no '
@@ -206,7 +213,11 @@ def _split_unowned(pool: Examples, fraction: float, clients: int, streams: Strea
 
 
 def _split_clients(pool: Examples, fraction: float, streams: Streams) -> HoldoutSplit:
-    """Returns a split that holds out each client with probability `fraction`, by name and seed."""
+    """Returns a split that holds out each client with probability `fraction`, by name and seed.
+
+    Raises `Refused` if examples have no owners with names, or no client or example would be
+    left to test or to train.
+    """
     if pool.owners is None or not pool.clients:
         raise Refused(
             'data.holdout is "clients", but this source does not state the owner of each '
@@ -232,12 +243,12 @@ def _split_clients(pool: Examples, fraction: float, streams: Streams) -> Holdout
 
 
 def _uniform(name: str, root: int) -> float:
-    """A uniform number in [0, 1), determined by a client's name and the common `root`."""
+    """Returns a uniform number in [0, 1), determined by a client's name and the common `root`."""
     return client_number(f"{root}/{name}") / 2.0**63
 
 
 def _of_clients(pool: Examples, chosen: np.ndarray) -> Examples:
-    """The examples of the chosen clients `[clients]`, renumbered from 0."""
+    """Returns the examples of the chosen clients `[clients]`, renumbered from 0."""
     assert pool.owners is not None
     number = np.cumsum(chosen) - 1
     examples = pool.take(np.flatnonzero(chosen[pool.owners]))
@@ -247,7 +258,10 @@ def _of_clients(pool: Examples, chosen: np.ndarray) -> Examples:
 
 
 def _split_each_client(pool: Examples, fraction: float, streams: Streams) -> HoldoutSplit:
-    """Returns a split that holds out each example with probability `fraction`: a simulation."""
+    """Returns a split that holds out each example with probability `fraction`: a simulation.
+
+    Raises `Refused` if none would be left to test or to train.
+    """
     held_out = streams.at("holdout").generator().random(len(pool)) < fraction
     if held_out.all() or not held_out.any():
         raise Refused(
@@ -258,7 +272,7 @@ def _split_each_client(pool: Examples, fraction: float, streams: Streams) -> Hol
 
 
 def _mean_size(test: Examples) -> float | None:
-    """The mean number of examples per client in `test`; None if it states no clients."""
+    """Returns the mean number of examples per client in `test`; None if it states no clients."""
     if test.owners is None:
         return None
     return len(test) / max(len(np.unique(test.owners)), 1)

@@ -74,13 +74,14 @@ class Input(Part):
           array: values as passed.
           called: name of the input in messages.
           refuse: whether numbers beyond their bounds are refused instead of clipped, and ids
-            outside of the vocabulary instead of replaced.
+            outside of the vocabulary instead of replaced by `unknown`; if that is -1, such ids are
+            always refused.
 
         Returns:
           Float32 numbers or int64 integers, and the number of values that were clipped or replaced.
 
         Raises:
-          Refused: for values that are not of the declared kind.
+          Refused: for values that are not of the declared kind, or that `refuse` concerns.
         """
         flat = array.reshape(len(array), -1)
         out = np.empty(flat.shape, dtype=np.int64 if self.integral else np.float32)
@@ -129,7 +130,10 @@ class Input(Part):
         )
 
     def synthetic(self, count: int, generator: torch.Generator) -> Tensor:
-        """Synthetic values `[count, *shape]`; ids include the largest, masks may end in zeros."""
+        """Returns synthetic values `[count, *shape]`.
+
+        Token ids include the largest one, and masks may end in zeros.
+        """
         shape = (count, *self.shape)
         if self.bounds:
             return torch.randn(shape, generator=generator)
@@ -160,7 +164,7 @@ def side_by_side(values: Mapping[str, Tensor], inputs: Inputs) -> Tensor:
 
 
 def by_name(x: Tensor, inputs: Inputs) -> dict[str, Tensor]:
-    """The inputs `[..., *shape]` in `x` `[..., entries]`: the reverse of `side_by_side`."""
+    """Returns the inputs `[..., *shape]` in `x` `[..., entries]`: the reverse of `side_by_side`."""
     ordered = sorted(inputs.items())
     parts = torch.split(x, [each.size for _, each in ordered], -1)
     return {
@@ -170,7 +174,7 @@ def by_name(x: Tensor, inputs: Inputs) -> dict[str, Tensor]:
 
 
 def synthetic_inputs(inputs: Inputs, count: int, seed: int = 0) -> Tensor:
-    """Synthetic examples of all inputs, as one tensor like that of `side_by_side`."""
+    """Returns the synthetic examples of all inputs, as one tensor like that of `side_by_side`."""
     generator = torch.Generator().manual_seed(seed)
     values = {name: each.synthetic(count, generator) for name, each in sorted(inputs.items())}
     return side_by_side(values, inputs)

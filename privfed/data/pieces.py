@@ -44,7 +44,7 @@ class Pieces:
         return Pieces(tuple(change(piece) for piece in self.pieces))
 
     def take(self, rows: Indices) -> np.ndarray:
-        """A copy of the examples at the indices `rows` `[n]`, in a type that torch can convert."""
+        """Returns a copy of the examples at `rows` `[n]`, in a type that torch can convert."""
         first = self.pieces[0]
         taken = np.empty((len(rows), *first.shape[1:]), first.dtype)
         number = np.searchsorted(self._ends, rows, side="right")
@@ -88,7 +88,7 @@ class Mapped:
         return torch.float32
 
     def __getitem__(self, index: Tensor) -> Tensor:
-        """The features `[..., *features]` of rows `index` `[...]`, on `device`."""
+        """Returns the features `[..., *features]` of rows `index` `[...]`, on `device`."""
         values = self._stored(self.rows[index.to(self.rows.device)]).to(self.device).float()
         if self.missing is not None:
             values.nan_to_num_(self.missing, float("inf"), float("-inf"))
@@ -97,14 +97,17 @@ class Mapped:
         return values.clamp_(low, high).sub_(low).mul_((end - start) / (high - low)).add_(start)
 
     def _stored(self, rows: Tensor) -> Tensor:
-        """A copy `[..., *features]` of the `rows` `[...]` of the store."""
+        """Returns a copy `[..., *features]` of the `rows` `[...]` of the store."""
         if isinstance(self.store, Pieces):
             taken = self.store.take(rows.reshape(-1).numpy())
             return torch.from_numpy(taken).view(*rows.shape, *taken.shape[1:])
         return self.store[rows]
 
     def outside(self) -> tuple[float, tuple[float, float]]:
-        """The fraction of numbers outside `bounds`, and the range of all numbers and bounds."""
+        """Returns the fraction of numbers outside `bounds`, and a range.
+
+        The range is the smallest one that contains all numbers and the bounds.
+        """
         low, high = self.bounds
         beyond, count, least, most = 0, 0, low, high
         size = max(1, _BATCH_SIZE // max(math.prod(self.shape[1:]), 1))
@@ -121,5 +124,5 @@ class Mapped:
         return replace(self, rows=self.rows[index])
 
     def to(self, device: torch.device) -> Mapped:
-        """The same features, copied to `device` when they are read; the store is not moved."""
+        """Returns the same features, copied to `device` when read; the store is not moved."""
         return replace(self, device=device)

@@ -1,7 +1,7 @@
 """Builds the population from a source and a partition: the clients, and the test set.
 
 The order matters for privacy: the public test set is held out before the rest is partitioned, so
-none of its examples belongs to a client. A simulated partition is fixed before training, and
+its examples are never assigned to a client. A simulated partition is fixed before training, and
 draws its random numbers from the run's seed alone.
 """
 
@@ -105,12 +105,12 @@ def _refuse_undeclared_partition(
 
 
 def _present(split: HoldoutSplit, owners: Indices, built: int) -> int:
-    """Number of clients in the population, including clients without examples."""
+    """Returns the number of clients in the population, including clients without examples."""
     return len(split.pool.clients) or max(built, int(owners.max(initial=-1)) + 1)
 
 
 def _identities(names: tuple[str, ...]) -> Indices | None:
-    """The clients' identities `[clients]`, if the source names them."""
+    """Returns the clients' identities `[clients]`, if the source names them."""
     return np.array([client_number(name) for name in names], dtype=np.int64) if names else None
 
 
@@ -144,7 +144,7 @@ def _store(
 def _of_an_entry(
     typical: float | None, pool: Examples, split: HoldoutSplit, sites: Sites
 ) -> float | None:
-    """The estimated size of an entry: `typical`, that of a client, divided by its number of sites.
+    """Returns the estimated size of an entry: `typical` divided by a client's number of sites.
 
     If the source states sites, it is the mean size of the test set's entries; it remains `typical`
     if the test set states no owners or sites, or its clients also train.

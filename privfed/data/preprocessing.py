@@ -19,8 +19,8 @@ from privfed.data.pieces import Mapped
 class Numbers(Part):
     """`count` adjacent columns of numbers, declared by one name or pattern.
 
-    They are clipped to `bounds`. `missing` replaces an empty cell; if it is None, empty cells are
-    refused.
+    Numbers beyond `bounds` are clipped or refused: see `Preprocessing`. `missing` replaces an empty
+    cell; if it is None, empty cells are refused.
     `days` marks dates, in days since 1970-01-01 (UTC).
     """
 
@@ -71,7 +71,7 @@ class Preprocessing(Part):
 
     @property
     def is_array(self) -> bool:
-        """Whether the raw input is one array with the shape of an example, which is only scaled."""
+        """Whether the raw input is one array of numbers with common bounds, which are scaled."""
         return len(self.numbers) == 1 and not self.categories
 
     @property
@@ -103,7 +103,7 @@ class Preprocessing(Part):
         missing: float | None = None,
         clips: bool = True,
     ) -> Preprocessing:
-        """The preprocessing of one array `[N, *shape]` with common `bounds`.
+        """Returns the preprocessing of one array `[N, *shape]` with common `bounds`.
 
         Args:
           column: name of the array.
@@ -118,7 +118,7 @@ class Preprocessing(Part):
 
     @classmethod
     def of_mapped(cls, column: str, x: Mapped, clips: bool = True) -> Preprocessing:
-        """The preprocessing that `x` applies to its store."""
+        """Returns the preprocessing that `x` applies to its store."""
         return cls.of_array(column, x.shape[1:], x.bounds, x.onto, x.missing, clips)
 
 

@@ -93,7 +93,7 @@ def refuse_undeclared(pool: Examples, assigns: bool, sites: Sites) -> None:
 def known_entries(
     pool: Examples, train: Examples, owners: Indices, clients: int, sites: Sites
 ) -> Entries:
-    """The entries of `train`, the training part of `pool`, at the sites that the source states.
+    """Returns the entries of `train`, the training examples in `pool`, at the source's sites.
 
     A client whose rows at a site are all held out still has an entry for the site. A client without
     any row has an entry at site 0.
@@ -158,7 +158,7 @@ def synthetic_entries(
     sites: Sites,
     streams: Streams,
 ) -> Entries:
-    """The entries of clients `identities` `[clients]`, each at `per_client` simulated sites.
+    """Returns entries of the clients `identities`, each at `per_client` simulated sites.
 
     The first site is drawn by the rule of `sites`, further sites uniformly. Each example of a
     client, by `owners` `[N]`, is assigned to one of its sites at random; an entry may have none.
@@ -180,7 +180,7 @@ def synthetic_entries(
 def _homes(
     examples: Examples, owners: Indices, words: Words, sites: Sites, streams: Streams
 ) -> Indices:
-    """The first site of each client `[clients]`, chosen by its random 64-bit integer in `words`."""
+    """Returns each client's first site `[clients]`, chosen by its random integer in `words`."""
     if sites.partition == "even":
         turn = np.empty(len(words), dtype=np.int64)
         turn[np.argsort(words, kind="stable")] = np.arange(len(words))
@@ -196,15 +196,16 @@ def _homes(
 
 
 def _drawn(shares: Reals, words: Words) -> Indices:
-    """A site for each random integer in `words` `[n]`, drawn in proportion to `shares`."""
+    """Returns a site for each random integer in `words` `[n]`, drawn in proportion to `shares`."""
     ends = np.cumsum(shares) / shares.sum()
     return np.minimum(np.searchsorted(ends, uniforms(words), side="right"), len(shares) - 1)
 
 
 def _most_frequent(examples: Examples, owners: Indices, clients: int) -> Indices:
-    """Most frequent label of each client's examples `[clients]`, the smallest among ties.
+    """Returns each client's most frequent label `[clients]`, the smallest among ties.
 
-    For a client without examples the result is 0.
+    For a client without examples the result is 0. Raises `Refused` if examples have no class
+    labels.
     """
     y, classes = examples.y, examples.classes
     if y.dim() != 1 or y.dtype != torch.int64 or classes < 2:
@@ -231,7 +232,7 @@ def _assigned_by_chance(
 
 
 def earlier_sums(amounts: Indices, owners: Indices) -> Indices:
-    """For each example `[N]`, the sum of `amounts` `[N]` over earlier examples of its owner."""
+    """Returns for each example `[N]` the sum of `amounts` over its owner's earlier examples."""
     order = np.argsort(owners, kind="stable")
     earlier = np.cumsum(amounts[order]) - amounts[order]
     _, first, counts = np.unique(owners[order], return_index=True, return_counts=True)
@@ -243,7 +244,7 @@ def earlier_sums(amounts: Indices, owners: Indices) -> Indices:
 def entry_identities(
     entries: Entries, clients: tuple[str, ...], site_names: tuple[str, ...], sites: Sites
 ) -> Indices | None:
-    """The entries' identities `[entries]`, which key random streams; None if clients have no names.
+    """Returns entries' identities, which key random streams; None if clients have no names.
 
     An identity depends only on the names of client and site; if each client is at one site, on the
     client's name alone.
@@ -264,5 +265,5 @@ def entry_identities(
 
 
 def _name(client: str, site: str) -> str:
-    """A name for the rows of `client` at `site`, unique to this pair."""
+    """Returns a name for the rows of `client` at `site`, unique to this pair."""
     return f"{len(client)} {client} at {site}"

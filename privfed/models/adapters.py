@@ -36,7 +36,7 @@ _NO_WEIGHTS: tuple[str, ...] = ()
 
 
 def adaptable(layer: nn.Module) -> dict[str, int]:
-    """For each weight of `layer` that can be adapted, by name: its number of blocks g."""
+    """Returns the number of blocks g of each weight of `layer` that can be adapted, by its name."""
     if isinstance(layer, nn.MultiheadAttention):
         packed = {"in_proj_weight": 3}
         apart = {"q_proj_weight": 1, "k_proj_weight": 1, "v_proj_weight": 1}
@@ -47,7 +47,7 @@ def adaptable(layer: nn.Module) -> dict[str, int]:
 
 
 def adapted_weights(layer: nn.Module) -> tuple[str, ...]:
-    """The names of the weights of `layer` that are adapted."""
+    """Returns the names of the weights of `layer` that are adapted."""
     return getattr(type(layer), "_lora_weights", _NO_WEIGHTS)
 
 
@@ -86,17 +86,17 @@ def unadapt(layer: nn.Module) -> None:
 
 
 def change(a: Tensor, b: Tensor, scale: Tensor) -> Tensor:
-    """The change s B A `[n, k]` of a weight."""
+    """Returns the change s B A `[n, k]` of a weight."""
     return scale * (b @ a).flatten(0, 1)
 
 
 def _plain(kind: type[nn.Module]) -> type[nn.Module]:
-    """The original class, if `kind` is the adapted form of one; otherwise `kind` itself."""
+    """Returns the original class, if `kind` is the adapted form of one; otherwise `kind` itself."""
     return kind.__bases__[0] if "_lora_weights" in vars(kind) else kind
 
 
 def _adapting(kind: type[nn.Module], weights: tuple[str, ...]) -> type[nn.Module]:
-    """The subclass of `kind` whose `weights` are adapted."""
+    """Returns the subclass of `kind` whose `weights` are adapted."""
     members: dict[str, Any] = {weight: _whole(weight) for weight in weights}
     if kind in _CALLED:
         members["forward"] = _CALLED[kind]
@@ -114,7 +114,7 @@ def _whole(weight: str) -> property:
 
 
 def _parameter(layer: nn.Module, name: str) -> Tensor:
-    """The parameter stored in `layer` as `name`, even if a property of this name hides it."""
+    """Returns the parameter that `layer` stores as `name`, even if a property hides it."""
     parameter = layer._parameters[name]
     assert parameter is not None
     return parameter
@@ -126,14 +126,14 @@ def _factors(layer: nn.Module, weight: str) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    """W x + bias + s B (A x)."""
+    """Returns W x + bias + s B (A x)."""
     a, b, scale = _factors(layer, "weight")
     out = functional.linear(x, _parameter(layer, "weight"), layer.bias)
     return out + scale * functional.linear(functional.linear(x, a[0]), b[0])
 
 
 def _convolution(layer: nn.Conv2d, x: Tensor) -> Tensor:
-    """Convolution of x by W + s B A: A maps to r channels per group, which B mixes."""
+    """Returns the convolution of x by W + s B A: A gives r channels per group for B to mix."""
     base, (a, b, scale) = _parameter(layer, "weight"), _factors(layer, "weight")
     inner = layer._conv_forward(x, a.reshape(-1, *base.shape[1:]), None)
     change = functional.conv2d(inner, b.reshape(len(base), -1, 1, 1), groups=layer.groups)
@@ -160,8 +160,8 @@ def adapt_model(module: nn.Module, lora: Lora, keys: Keys) -> None:
       keys: random stream, derived by the name of each weight.
 
     Raises:
-      Refused: if a target cannot be adapted or is also trained, a pattern names nothing, or the
-        rank is too large.
+      Refused: if a target cannot be adapted, is tied to another parameter or is also trained, a
+        pattern names nothing, the rank is too large, or a parameter has the name of a factor.
     """
     _refuse_factors(module)
     places = _places(module, lora.targets)
@@ -210,7 +210,7 @@ def refuse_unused(gradients: Mapping[str, Tensor]) -> None:
 
 
 def _places(module: nn.Module, targets: Collection[str]) -> list[Place]:
-    """The weights that `targets` name. Raises `Refused` if a target names none."""
+    """Returns the weights that `targets` name. Raises `Refused` if a target names none."""
     places = list(_all_places(module))
     if not targets:
         _refuse_targets("no module is named", places)
@@ -279,7 +279,7 @@ def _refuse_rank(name: str, rank: int, rows: int, columns: int) -> None:
 
 
 def _drawn(shape: torch.Size, blocks: int, rank: int, keys: Keys) -> tuple[Tensor, Tensor]:
-    """A random A `[g, r, k]`, and a zero B `[g, n / g, r]`."""
+    """Returns a random A `[g, r, k]`, and a zero B `[g, n / g, r]`."""
     columns = math.prod(shape[1:])
     normal = keys.normal(blocks * rank * columns).reshape(blocks, rank, columns)
     a = torch.from_numpy(normal / math.sqrt(columns)).float()
@@ -287,7 +287,7 @@ def _drawn(shape: torch.Size, blocks: int, rank: int, keys: Keys) -> tuple[Tenso
 
 
 def _trained(module: nn.Module, patterns: Iterable[str]) -> set[str]:
-    """The parameters that `patterns` name. Raises `Refused` for a pattern that names none."""
+    """Returns the parameters that `patterns` name. Raises `Refused` if one names none."""
     names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
     trained: set[str] = set()
     for pattern in patterns:

@@ -160,13 +160,13 @@ def count_outputs(model: Model, examples: Examples, output: Key) -> int | None:
 
 
 def _output_shape(x: Tensor, examples: Examples, loss: Loss) -> tuple[int, ...]:
-    """The shape that the outputs of a model for x must have."""
+    """Returns the shape that the outputs of a model for x must have."""
     positions = tuple(examples.y.shape[1:]) if examples.y.dtype == torch.int64 else ()
     return (len(x), *positions, loss.width(examples))
 
 
 def _synthetic_features(examples: Examples) -> Tensor:
-    """The features of three synthetic examples, with the shape and type of `examples`."""
+    """Returns the features of three synthetic examples, with the shape and type of `examples`."""
     shape = (3, *examples.x.shape[1:])
     if examples.inputs:
         return synthetic_inputs(examples.inputs, 3)
@@ -176,7 +176,10 @@ def _synthetic_features(examples: Examples) -> Tensor:
 
 
 def _refuse_parameters(module: nn.Module) -> None:
-    """Raises `Refused` if a parameter cannot be an element of one float32 vector."""
+    """Refuses a TorchScript module, and parameters that cannot be parts of one float32 vector.
+
+    These are complex ones, trained ones of another type, and several that share memory.
+    """
     if isinstance(module, torch.jit.ScriptModule):
         raise Refused(
             "model.name: a TorchScript module cannot be trained; name the Python class or "
@@ -215,7 +218,10 @@ def _freeze(module: nn.Module, patterns: Sequence[str]) -> None:
 
 
 def _named_so(module: nn.Module, pattern: str, key: str) -> dict[str, nn.Parameter]:
-    """The parameters that `pattern` names. Raises `Refused` if it matches nothing."""
+    """Returns the parameters that `pattern` names, directly or by their module.
+
+    Raises `Refused` if it matches neither a parameter nor a module.
+    """
     parameters = module.named_parameters(remove_duplicate=False)  # with all names of tied ones
     matching = {name: p for name, p in parameters if is_named(name, pattern)}
     inside = any(is_named(f"{name}.", f"{pattern}.") for name, _ in module.named_modules())
@@ -232,6 +238,7 @@ def _keep_local(module: nn.Module, patterns: Sequence[str]) -> Shapes:
     """Freezes the local parameters, which `patterns` name; returns the shapes of the local vector.
 
     If all parameters of a batch normalisation are local, its running statistics are local, too.
+    Raises `Refused` if `patterns` name only frozen parameters.
     """
     named = [_named_so(module, pattern, "model.local") for pattern in patterns]
     staying = {id(p) for each in named for p in each.values() if p.requires_grad}
@@ -257,8 +264,8 @@ def _names_all_of(name: str, part: nn.Module, patterns: Sequence[str]) -> bool:
 def _averaged_statistics(module: nn.Module, start: Start, averages: bool) -> Shapes:
     """Puts batch normalisations in evaluation mode; returns the shapes of averaged statistics.
 
-    Raises `Refused` for a batch normalisation that is neither frozen nor local, unless clients may
-    average its statistics (`averages`).
+    Raises `Refused` for a batch normalisation without running statistics. One with statistics that
+    is neither frozen nor local is refused, unless clients may average statistics (`averages`).
     """
     averaged = []
     for name, part in _batch_norms(module):
@@ -291,7 +298,7 @@ def _reset_statistics(module: nn.Module, averaged: Shapes) -> None:
 
 
 def _constants(module: nn.Module, shapes: Shapes) -> dict[str, Tensor]:
-    """The parameters and buffers of `module` that are not in the flat vector."""
+    """Returns the parameters and buffers of `module` that are not in the flat vector."""
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return {name: tensor.detach() for name, tensor in tensors.items() if name not in shapes.names}
 

@@ -36,7 +36,7 @@ def scoring(module: nn.Module) -> Iterator[None]:
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """Images `[B, C, H, W]` in the memory order in which convolutions are fastest on CPUs."""
+    """Returns images `[B, C, H, W]` in the memory order that is fastest on CPUs."""
     channels, height, width = x.shape[1:]
     if channels == 1:  # both orders are the same in memory; only strides differ
         return x.contiguous().as_strided(x.shape, (height * width, 1, width, 1))
@@ -44,7 +44,7 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 def failed_layer(error: BaseException, module: nn.Module) -> str:
-    """Returns the name and type of the layer of `module` whose call raised `error`; or ""."""
+    """Returns name and type of the innermost layer whose call raised `error`; "" without one."""
     names = {id(part): name for name, part in module.named_modules() if name}
     called = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]
     layers = [part for part in called if isinstance(part, nn.Module) and id(part) in names]
@@ -146,7 +146,7 @@ def select_output(module: nn.Module, key: Key) -> None:
 
 
 def output_under(returned: Any, key: Key) -> Tensor:
-    """The tensor under `key` in a module's result. Raises `Refused` if there is none."""
+    """Returns the tensor under `key` in a module's result. Raises `Refused` if there is none."""
     tensors = _tensors_in(returned)
     if key in tensors:
         return tensors[key]
@@ -175,7 +175,7 @@ def described(returned: Any) -> str:
 
 
 def _advice(returned: Any) -> str:
-    """Advice on the key of the outputs; empty if `returned` contains no tensors."""
+    """Returns advice on the key of the outputs; "" if `returned` contains no tensors."""
     tensors = _tensors_in(returned)
     likely = next((key for key in tensors if key in ("logits", "outputs", "output")), None)
     key = next(iter(tensors), None) if likely is None else likely
@@ -186,7 +186,7 @@ def _advice(returned: Any) -> str:
 
 
 def _tensors_in(returned: Any) -> dict[Key, Tensor]:
-    """The tensors in `returned`, by the key with which `output_under` returns them."""
+    """Returns the tensors in `returned`, by the key with which `output_under` returns them."""
     pairs: Any = ()
     if isinstance(returned, Mapping):
         pairs = returned.items()

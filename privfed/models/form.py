@@ -55,7 +55,7 @@ class Form(Part):
 
     @classmethod
     def of(cls, examples: Examples) -> Form:
-        """The form of `examples`."""
+        """Returns the form of `examples`."""
         meaning = examples.meaning
         return cls(
             features=tuple(examples.x.shape[1:]),
@@ -76,7 +76,7 @@ class Form(Part):
         return Meaning(self.names, self.scale, self.shift)
 
     def empty(self) -> Examples:
-        """An empty set of examples of this form."""
+        """Returns an empty set of examples of this form."""
         x = torch.zeros(0, *self.features, dtype=torch.int64 if self.tokens else torch.float32)
         y = torch.zeros(0, *self.labels, dtype=torch.int64 if self.classified else torch.float32)
         return Examples(

@@ -31,7 +31,10 @@ class GivenModule(Part):
 
     @classmethod
     def of(cls, module: nn.Module) -> type[GivenModule]:
-        """Returns a model class that builds copies of `module`."""
+        """Returns a model class that builds copies of `module`.
+
+        Raises `Refused` for a module on the device "meta", which has no values.
+        """
         if any(tensor.is_meta for tensor in module.state_dict().values()):
             raise Refused(
                 'model is a network on the device "meta", but training needs its values; pass a '
@@ -69,7 +72,7 @@ class GivenModule(Part):
             ) from None
 
     def weights(self) -> str:
-        """SHA-256 of the weights that training starts from; empty without a module."""
+        """Returns the SHA-256 of the weights that training starts from; empty without a module."""
         return weights_digest(self.module) if self.module is not None else ""
 
     def origins(self) -> tuple[Origins, ...]:
@@ -80,7 +83,7 @@ class GivenModule(Part):
 
 
 def layout_digest(module: nn.Module) -> str:
-    """SHA-256 of the structure of `module`: `repr`, and tensors' names, shapes and types."""
+    """Returns the SHA-256 of the `repr` of `module`, and its tensors' names, shapes and types."""
     tensors = [*module.named_parameters(), *module.named_buffers()]
     lines = [
         f"{name} lazy" if is_lazy(t) else f"{name} {tuple(t.shape)} {t.dtype}"
@@ -90,12 +93,12 @@ def layout_digest(module: nn.Module) -> str:
 
 
 def code_digest(module: nn.Module) -> str:
-    """SHA-256 of the sources of all classes in `module` except torch's own."""
+    """Returns the SHA-256 of the sources of all classes in `module` except torch's own."""
     return sources_digest({base for part in module.modules() for base in type(part).__mro__})
 
 
 def weights_digest(module: nn.Module) -> str:
-    """SHA-256 of the values of all tensors in the state of `module`, by name."""
+    """Returns the SHA-256 of the values of all tensors in the state of `module`, by name."""
     digest = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
         if not is_lazy(tensor):

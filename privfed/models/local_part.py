@@ -65,7 +65,7 @@ def full_network(network: Network) -> Network:
 
 
 def local_start(network: Network) -> Tensor:
-    """The public initial values `[p]` of a new client's local part of `network`."""
+    """Returns the public initial values `[p]` of a new client's local part of `network`."""
     if not network.local.names:
         return network.initial_params[:0]
     return network.local.flatten(network.constants).to(network.initial_params)
@@ -74,7 +74,7 @@ def local_start(network: Network) -> Tensor:
 def held_shapes(
     module: nn.Module, parameters: Mapping[str, Tensor], norms: Sequence[str]
 ) -> Shapes:
-    """The names and shapes of `parameters`, and of the running statistics of `norms`."""
+    """Returns the names and shapes of `parameters`, and of the running statistics of `norms`."""
     held = dict(parameters)
     for name in norms:
         part = module.get_submodule(name)
@@ -84,7 +84,7 @@ def held_shapes(
 
 
 def _norms(module: nn.Module, held: frozenset[str]) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Names of batch normalisations with running statistics in `held`, and of the statistics."""
+    """Returns the names of batch normalisations and of their running statistics in `held`."""
     statistics = held & {name for name, _ in module.named_buffers()}
     return tuple(sorted({name.rpartition(".")[0] for name in statistics})), statistics
 
@@ -103,7 +103,7 @@ def _by_batch(module: nn.Module, norms: tuple[str, ...]) -> Iterator[None]:
 
 
 def missing_part(network: Network) -> str:
-    """A warning about the untrained local part of `network`; empty if it has none."""
+    """Returns a warning about the untrained local part of `network`; empty if it has none."""
     local = network.local
     if not local.names:
         return ""

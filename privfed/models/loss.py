@@ -44,7 +44,7 @@ class Loss(Part):
         """The name of the first of `measures`."""
 
     def defaults(self, task: Task) -> Mapping[str, Any]:
-        """Default values for `task`, of keys that a run file leaves out: "section.key" -> value.
+        """Returns default values for `task` of keys left out of a run file: "section.key" -> value.
 
         The only default here is a clipping norm proportional to the cohort, from 0.01 to that of
         the default run. The noise on the average update has standard deviation z * clip / cohort.
@@ -56,17 +56,17 @@ class Loss(Part):
 
     @abstractmethod
     def width(self, examples: Examples) -> int:
-        """Number of outputs per example or position that the labels of `examples` require.
+        """Returns the number of outputs per example or position that `examples` require.
 
         Raises `Refused` if the loss does not support labels of this kind.
         """
 
     @abstractmethod
     def minimiser(self, y: Tensor, width: int) -> Tensor:
-        """The constant outputs `[width]` with the least mean loss on labels y `[N, *]`."""
+        """Returns the constant outputs `[width]` with the least mean loss on labels y `[N, *]`."""
 
     def baseline_outputs(self, y: Tensor, width: int) -> Tensor:
-        """The constant outputs `[width]` with the best first measure on labels y `[N, *]`."""
+        """Returns constant outputs `[width]` with the best first measure on labels y `[N, *]`."""
         return self.minimiser(y, width)
 
     @abstractmethod
@@ -133,13 +133,13 @@ class Loss(Part):
 
 
 def class_probabilities(probabilities: Tensor, meaning: Meaning) -> dict[str, Tensor]:
-    """A column `[B]` for each class of `probabilities` `[B, classes]`, by the class's name."""
+    """Returns the columns `[B]` of `probabilities` `[B, classes]`, named by class."""
     names = meaning.names or tuple(str(n) for n in range(probabilities.shape[-1]))
     return {f"probability_{name}": probabilities[:, n] for n, name in enumerate(names)}
 
 
 def log_odds(shares: Tensor) -> Tensor:
-    """The log-odds of the probabilities `shares`, with finite values for 0 and 1."""
+    """Returns the log-odds of the probabilities `shares`, with finite values for 0 and 1."""
     return torch.logit(shares, eps=TINY_SHARE)
 
 

@@ -102,7 +102,7 @@ class Network:
         return tuple(name for name in self.shapes.names if name not in self.averaged.names)
 
     def digest(self) -> str:
-        """The SHA-256 of the current constants."""
+        """Returns the SHA-256 of the current constants."""
         digest = hashlib.sha256()
         for name, tensor in sorted(self.constants.items()):
             digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
@@ -116,13 +116,13 @@ class Network:
         )
 
     def outputs(self, flat: Tensor, x: Tensor) -> Tensor:
-        """The outputs `[B, *positions, width]` of one model `[d]` on x `[B, *features]`."""
+        """Returns the outputs `[B, *positions, width]` of one model `[d]` on x `[B, *features]`."""
         parameters = self.shapes.views(flat)
         out: Tensor = torch.func.functional_call(self.module, parameters, (x,))
         return out
 
     def stacked_outputs(self, rows: Tensor, x: Tensor) -> Tensor:
-        """The outputs of c models `[c, d]`, each on its own x `[c, B, *features]`."""
+        """Returns the outputs of c models `[c, d]`, each on its own x `[c, B, *features]`."""
         return self._stacked_call(self.shapes.views(rows), x)
 
     def _call(
@@ -156,20 +156,20 @@ class Network:
         return stackable_layers(self.module, frozenset(self.shapes.names))
 
     def losses(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The loss of one model `[d]` on each example `[B]`."""
+        """Returns the loss of one model `[d]` on each example `[B]`."""
         return self.loss.losses(self.outputs(flat, x), y)
 
     def stacked_losses(self, rows: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The losses of c models `[c, d]` on their own examples `[c, B]`."""
+        """Returns the losses of c models `[c, d]` on their own examples `[c, B]`."""
         return self.loss.stacked(self.stacked_outputs(rows, x), y)
 
     def gradient(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The gradient `[d]` of one model's mean loss on its examples."""
+        """Returns the gradient `[d]` of one model's mean loss on its examples."""
         parts = self.gradient_parts(self.leaves(flat), x, y)
         return torch.cat([part.reshape(-1) for part in parts])
 
     def gradient_parts(self, leaves: Leaves, x: Tensor, y: Tensor) -> list[Tensor]:
-        """The gradient of one model's mean loss, with respect to each of its leaves."""
+        """Returns the gradient of one model's mean loss, with respect to each of its leaves."""
         return _gradients(self._mean_loss(leaves, x, y), leaves)
 
     def descend(self, leaves: Leaves, x: Tensor, y: Tensor, lr: float) -> None:
@@ -189,21 +189,21 @@ class Network:
     def _mean_loss(
         self, leaves: Leaves, x: Tensor, y: Tensor, factors: dict[str, Factor] | None = None
     ) -> Tensor:
-        """One model's mean loss; `factors` is that of `sequence_forward`."""
+        """Returns one model's mean loss; for `factors`, see `sequence_forward`."""
         x = channels_last(x) if self.channels_last and not x.is_cuda else x
         with torch.enable_grad():
             outputs = self._call(leaves, x, self.mixed, factors)
             return self.loss.losses(self._in_full_precision(outputs), y).mean()
 
     def stacked_gradient(self, rows: Tensor, x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
-        """The gradients `[c, d]` of c models' losses, weighted by `shares` `[c, B]`."""
+        """Returns the gradients `[c, d]` of c models' losses, weighted by `shares` `[c, B]`."""
         parts = self.stacked_gradient_parts(self.leaves(rows), x, y, shares)
         return torch.cat([part.reshape(len(rows), -1) for part in parts], dim=1)
 
     def stacked_gradient_parts(
         self, leaves: Leaves, x: Tensor, y: Tensor, shares: Tensor
     ) -> list[Tensor]:
-        """The gradients of `stacked_gradient`, with respect to each of the c models' leaves."""
+        """Returns the gradients of `stacked_gradient`, one for each of the `leaves`."""
         with torch.enable_grad():
             outputs = self._stacked_call(leaves, x, self.mixed)
             total = (self.loss.stacked(self._in_full_precision(outputs), y) * shares).sum()
@@ -221,7 +221,7 @@ class Network:
         features: bool = False,
         stacked: bool = True,
     ) -> Tensor:
-        """The gradients `[c, d]` of c models' `losses`, weighted by `shares` `[c, B]`.
+        """Returns the gradients `[c, d]` of c models' `losses`, weighted by `shares` `[c, B]`.
 
         Args:
           losses: maps outputs and, with `features`, representations [c, B, h] to losses [c, B].
@@ -240,7 +240,7 @@ class Network:
 
     @torch.no_grad()
     def features(self, rows: Tensor, x: Tensor, stacked: bool = True) -> Tensor:
-        """The representations `[c, B, h]` of x under c models `[c, d]`.
+        """Returns the representations `[c, B, h]` of x under c models `[c, d]`.
 
         A representation is the flattened input of the last layer that itself has parameters.
         """
@@ -252,7 +252,7 @@ class Network:
     def _with_features(
         self, leaves: Leaves, x: Tensor, stacked: bool, features: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Outputs `[c, B, ...]`, and the representations if requested."""
+        """Returns the outputs `[c, B, ...]`, and the representations if requested."""
         if features:
             if stacked:
                 outputs, inputs = torch.func.vmap(self._tapped)(leaves, x)
@@ -265,7 +265,7 @@ class Network:
         return self._call(alone, x[0], self.mixed)[None], None
 
     def _tapped(self, leaves: Leaves, x: Tensor) -> tuple[Tensor, Tensor]:
-        """One model's outputs, and the inputs `[B, h]` of its last layer with parameters."""
+        """Returns a model's outputs, and the inputs `[B, h]` of its last layer with parameters."""
         layers = [m for m in self.module.modules() if any(True for _ in m.parameters(False))]
         taken: list[Tensor] = []
         hook = layers[-1].register_forward_pre_hook(lambda _, inputs: taken.append(inputs[0]))
@@ -278,7 +278,7 @@ class Network:
         return outputs, taken[-1].flatten(1)
 
     def leaves(self, flat: Tensor) -> Leaves:
-        """The parameters in `flat` `[..., d]` as separate leaves, which share its memory.
+        """Returns the parameters in `flat` `[..., d]` as separate leaves, which share its memory.
 
         A gradient with respect to the flat vector would be slower: autograd would add up one vector
         `[d]`, mostly zeros, per parameter.
@@ -318,7 +318,7 @@ class Network:
 
 
 def _gradients(loss: Tensor, leaves: Leaves) -> list[Tensor]:
-    """The gradient of `loss` with respect to each leaf; zeros for unused leaves."""
+    """Returns the gradient of `loss` with respect to each leaf; zeros for unused leaves."""
     inputs = [leaf for leaf in leaves.values() if leaf.requires_grad]
     parts = torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)
     if len(inputs) == len(leaves):

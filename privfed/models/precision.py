@@ -42,7 +42,7 @@ def mixed(network: Network, examples: Examples, batch_size: int) -> Network:
 
 
 def unsound(network: Network, examples: Examples, batch_size: int) -> str:
-    """The reason why `network` cannot be trained in mixed precision; empty if it can.
+    """Returns the reason why `network` cannot be trained in mixed precision; empty if it can.
 
     PyTorch must support the computation, and the relative error of the gradient on synthetic
     examples, without dropout, must be at most 5 %.
@@ -61,7 +61,7 @@ def unsound(network: Network, examples: Examples, batch_size: int) -> str:
 
 
 def as_asked_for(network: Network, examples: Examples) -> str:
-    """The text about the precision of `network` in a plan; empty for full precision."""
+    """Returns the text about the precision of `network` in a plan; empty for full precision."""
     if not network.mixed:
         return ""
     exact = _gradient(replace(network, mixed=0), examples)
@@ -71,12 +71,12 @@ def as_asked_for(network: Network, examples: Examples) -> str:
 
 
 def _gradient(network: Network, examples: Examples) -> Tensor:
-    """The gradient `[d]` on synthetic examples, without dropout."""
+    """Returns the gradient `[d]` on synthetic examples, without dropout."""
     with scoring(network.module):
         return network.gradient(network.initial_params, *examples.synthetic(_EXAMPLES)).double()
 
 
 def _off(rounded: Tensor, exact: Tensor) -> float:
-    """Relative error of the gradient `rounded`, in L2 norm."""
+    """Returns the relative error of the gradient `rounded`, in L2 norm."""
     norm = float(torch.linalg.vector_norm(exact))
     return float(torch.linalg.vector_norm(rounded - exact)) / max(norm, 1e-30)

@@ -51,7 +51,7 @@ def mark(module: nn.Module, trained: Iterable[str], origins: Origins) -> None:
 
 
 def origins_of(module: nn.Module) -> tuple[Origins, ...]:
-    """The known origins of the weights of `module`."""
+    """Returns the known origins of the weights of `module`."""
     marked = [vars(part)[_MARK] for part in module.modules() if _MARK in vars(part)]
     digests = [_digest(tensor) for tensor in _tensors(module).values()]
     known = [_HANDED_OUT[digest] for digest in digests if digest in _HANDED_OUT]
@@ -63,14 +63,17 @@ def origins_of(module: nn.Module) -> tuple[Origins, ...]:
 
 
 def unchanged(module: nn.Module) -> bool:
-    """Whether all tensors of `module` are as exported by a run, except those of equal numbers."""
+    """Whether this process exported all tensors of `module` with these values.
+
+    Tensors whose numbers are all equal do not count; False if there are no others.
+    """
     digests = [_digest(tensor) for tensor in _tensors(module).values()]
     known = {*_HANDED_OUT, *_UNTRAINED}
     return any(digests) and all(digest is None or digest in known for digest in digests)
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters and buffers of `module` by name, except those that have no shape yet."""
+    """Returns the parameters and buffers of `module` by name, except lazy ones."""
     named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return {name: tensor for name, tensor in named.items() if not is_lazy(tensor)}
 
@@ -81,7 +84,10 @@ def is_lazy(tensor: Tensor) -> bool:
 
 
 def _digest(tensor: Tensor) -> str | None:
-    """SHA-256 of a tensor's values; None if all values are equal, as in many new tensors."""
+    """Returns SHA-256 of a tensor's values; None if there are none, or all are equal.
+
+    All values of many new tensors are equal.
+    """
     values = tensor.detach().cpu().contiguous()
     if values.is_meta or not values.numel() or bool((values == values.reshape(-1)[0]).all()):
         return None
@@ -89,7 +95,7 @@ def _digest(tensor: Tensor) -> str | None:
 
 
 def tensor_bytes(tensor: Tensor) -> bytes:
-    """The bytes of a tensor of any type, as in memory."""
+    """Returns the bytes of a tensor of any type, as in memory."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 
@@ -99,7 +105,7 @@ _PROGRAMS = {".pt2", ".onnx"}
 
 
 def start_files(init: str) -> list[Path]:
-    """The files to load for `model.init`: a file, or those in a run directory or adapter folder."""
+    """Returns the files to load for `model.init`: itself, or those in a folder."""
     path = Path(init)
     if is_adapter_folder(init):
         return [path / WEIGHTS]
@@ -145,7 +151,7 @@ def load_start(module: nn.Module, init: str, fresh: Iterable[str]) -> None:
 
 
 def _targets(module: nn.Module, stored: Collection[str], fresh: Iterable[str]) -> dict[str, Tensor]:
-    """The tensors of `module` that a file with tensors named `stored` must contain.
+    """Returns the tensors of `module` that a file with tensors named `stored` must contain.
 
     The file may contain a tied parameter under only one of its names, and may omit buffers that are
     not in the module's `state_dict`.
@@ -167,7 +173,7 @@ def _is_fresh(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _read(init: str) -> dict[str, Tensor]:
-    """The tensors in the files of `init`, by name; changes of adapters are merged into weights.
+    """Returns the tensors in the files of `init`, by name; adapters are merged into weights.
 
     Raises `Refused` if a file cannot be read, or lacks an adapted weight.
     """

@@ -44,10 +44,10 @@ class Weighted(Protocol):
     """A recipe of a module with weights of its own, from which training starts."""
 
     def weights(self) -> str:
-        """SHA-256 of the weights that training starts from."""
+        """Returns the SHA-256 of the weights that training starts from."""
 
     def origins(self) -> tuple[Origins, ...]:
-        """The runs of privfed that are known to have trained these weights."""
+        """Returns the runs of privfed that are known to have trained these weights."""
 
     def known(self) -> bool:
         """Whether `origins` accounts for all of these weights."""
@@ -125,5 +125,5 @@ class UserNetwork(Part):
 
 
 def _name(function: Callable[..., Any]) -> str:
-    """Name of a user's function, or class of modules, in messages."""
+    """Returns the name of a user's function, or class of modules, in messages."""
     return str(getattr(function, "__qualname__", function))

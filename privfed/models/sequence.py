@@ -52,10 +52,10 @@ class Factor:
 
 
 def sequence_of(module: nn.Module, trained: frozenset[str]) -> Layers | None:
-    """The layers of `module`, reordered for speed; None if a layer is not supported.
+    """Returns the layers of `module`, reordered for speed; None if a layer is not supported.
 
-    A layer is supported if it is of a known type (not of a subclass), has no hooks, no rare option
-    such as `inplace`, and all of its parameters are in `trained`, the names of trained parameters.
+    A layer is supported if it is of a known type (not of a subclass), and has no hooks and no rare
+    options such as `inplace`. All its parameters must be in `trained`, the names of trained ones.
     """
     layers = tuple(leaf_layers(module, ""))
     known = all(_is_known(name, layer, trained) for name, layer in layers)
@@ -104,7 +104,7 @@ def sequence_forward(
 def operands(
     x: Tensor, weight: Tensor, bias: Tensor | None, positions: int, mixed: int
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The operands of a linear layer, in bfloat16 if a full batch has enough rows.
+    """Returns the operands of a linear layer, in bfloat16 if a full batch has enough rows.
 
     Args:
       x: input of the layer.
@@ -120,7 +120,7 @@ def operands(
 
 
 def leaf_layers(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    """The layers of nested sequences, in order; `module` itself if it is not a sequence."""
+    """Yields the layers of nested sequences, in order; `module` itself if it is not a sequence."""
     if type(module) is nn.Sequential and ordinary(module):
         for name, part in module._modules.items():  # `named_children` omits repeated ones
             yield from leaf_layers(part, f"{prefix}{name}.") if part is not None else ()
@@ -146,7 +146,7 @@ def _is_known(prefix: str, layer: nn.Module, trained: frozenset[str]) -> bool:
 
 
 def _pooled_first(layers: Layers) -> Layers:
-    """The same layers, with each ReLU after the max-pooling that follows it."""
+    """Returns the same layers, with each ReLU after the max-pooling that follows it."""
     order = list(layers)
     for place, (former, latter) in enumerate(pairwise(layers)):
         if type(former[1]) is nn.ReLU and type(latter[1]) is nn.MaxPool2d:
@@ -166,10 +166,10 @@ def _factor(x: Tensor, weight: Tensor, bias: Tensor | None) -> Factor:
 
 
 def stackable_layers(module: nn.Module, trained: frozenset[str]) -> Layers | None:
-    """The layers of `module` in order; None if `stacked_forward` does not support one.
+    """Returns the layers of `module` in order; None if `stacked_forward` does not support one.
 
-    A layer is supported if it is of a known type (not of a subclass), has no hooks, no rare option
-    such as `inplace`, and all of its parameters are in `trained`, the names of trained parameters.
+    A layer is supported if it is of a known type (not of a subclass), and has no hooks and no rare
+    options such as `inplace`. All its parameters must be in `trained`, the names of trained ones.
     """
     layers = tuple(leaf_layers(module, ""))
     known = all(_is_stackable(name, layer, trained) for name, layer in layers)

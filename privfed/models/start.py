@@ -65,7 +65,7 @@ class Factors(NamedTuple):
 
 
 def factors(weight: str) -> Factors:
-    """The names of the factors of a weight; the weight's name may include its module's."""
+    """Returns the names of the factors of a weight; the weight's name may include its module's."""
     return Factors(weight + _A, weight + _B, weight + _SCALE)
 
 

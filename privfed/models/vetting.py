@@ -1,9 +1,9 @@
 """Tests a module on synthetic examples before it processes client data.
 
 The guarantee requires a client's row to be a function of that client's examples, the broadcast
-model and its own randomness. All state that training changes must therefore be in the flat vector,
-a call must not change later calls, and an example's output must not depend on other examples of its
-batch (whose number depends on the clients trained at the same time). A trial cannot prove this for
+model and its own randomness. Therefore all state that training changes must be in the flat vector,
+and a call must not change later calls. An example's output must not depend on other examples of its
+batch, whose number depends on the clients trained at the same time. A trial cannot prove this for
 arbitrary code, but it refuses common violations.
 """
 
@@ -63,11 +63,11 @@ class _Candidate:
     ordinary: Tensor
 
     def outputs(self, x: Tensor, seed: int, flat: Tensor | None = None) -> Tensor:
-        """Outputs on x at the parameters `flat` (None: `ordinary`), with randomness from `seed`."""
+        """Returns outputs on x at parameters `flat` (None: `ordinary`), drawing from `seed`."""
         return self.outputs_at(self.shapes.views(self.ordinary if flat is None else flat), x, seed)
 
     def outputs_at(self, parameters: Mapping[str, Tensor], x: Tensor, seed: int) -> Tensor:
-        """Outputs on x at `parameters` by name, with randomness from `seed`."""
+        """Returns the outputs on x at `parameters` by name, with randomness from `seed`."""
         with drawing_alone(), errors_as_refusals(x, self.module), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             seed_draws(seed)
@@ -75,7 +75,7 @@ class _Candidate:
         return out
 
     def module_outputs(self, x: Tensor, seed: int) -> Tensor:
-        """Outputs on x at the module's own parameters."""
+        """Returns the outputs on x at the module's own parameters."""
         with drawing_alone(), torch.no_grad(), errors_as_refusals(x, self.module):
             seed_draws(seed)
             out: Tensor = self.module(x)
@@ -174,7 +174,7 @@ def _refuse_outputs(outputs: Tensor, x: Tensor, expected: tuple[int, ...]) -> No
 
 
 def _of_two_classes(shape: object, expected: tuple[int, ...]) -> str:
-    """A hint at the other loss for two classes, if the model's outputs suit that loss; else ""."""
+    """Returns a hint at the other loss for two classes if the outputs suit it; else ""."""
     if expected[-1] == 1 and shape == (*expected[:-1], 2):
         return ' (one for two classes: model.loss = "cross_entropy" takes one for each)'
     if expected[-1] == 2 and shape == (*expected[:-1], 1):
@@ -184,7 +184,7 @@ def _of_two_classes(shape: object, expected: tuple[int, ...]) -> str:
 
 @torch.enable_grad()
 def _gradient(candidate: _Candidate, x: Tensor, seed: int, flat: Tensor) -> Tensor:
-    """The gradient `[d]` of the squared outputs at the parameters `flat`."""
+    """Returns the gradient `[d]` of the squared outputs at the parameters `flat`."""
     views = candidate.shapes.views(flat.clone())
     leaves = {name: view.requires_grad_() for name, view in views.items()}
     outputs = candidate.outputs_at(leaves, x, seed)
@@ -305,7 +305,7 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _ordinary(shapes: Shapes) -> Tensor:
-    """Fixed random parameters `[d]` of typical size, independent of the initial ones."""
+    """Returns fixed random parameters `[d]` of typical size, whatever the initial ones."""
     generator = torch.Generator().manual_seed(1)
     return torch.cat(
         [

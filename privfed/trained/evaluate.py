@@ -42,7 +42,8 @@ def predictions(net: Network, params: Tensor, examples: Examples, client: str = 
 
     Returns:
       Columns `[N]` by name: the row number (from 1), the client if `client` is given and the owners
-      are known, the label if examples are labelled, and the loss's predictions.
+      are known, the label if examples are labelled, and the loss's predictions. If another column
+      has the name `client`, the clients' column is called "client".
     """
     meaning = examples.meaning
     pieces = [net.loss.predict(outputs, meaning) for outputs, _ in net.scored(params, examples)]
@@ -60,9 +61,10 @@ def predictions(net: Network, params: Tensor, examples: Examples, client: str = 
 
 
 def refuse_unwritable(path: Path, option: str, data: Collection[str]) -> None:
-    """Raises `Refused` if no table can be written at `path`, or `path` is one of the files `data`.
+    """Raises `Refused` if `path` has no suffix of a table, or its folder is missing.
 
-    `option` is the command-line option with this path, for messages.
+    A path among the files `data`, which must not be overwritten, is refused, too. `option` is the
+    command-line option with this path, for messages.
     """
     if path.suffix.lower() not in _WRITERS:
         raise Refused(f"{option} is {path}; expected a name that ends in {', '.join(_WRITERS)}")
@@ -129,9 +131,10 @@ def _labels(y: Tensor, meaning: Meaning) -> Tensor:
 
 
 def _cells(column: Tensor, meaning: Meaning) -> np.ndarray:
-    """Returns a column `[N]` of the table: classes and sets of labels as names, numbers unchanged.
+    """Returns a column `[N]` of the table: classes by name if they have names, numbers unchanged.
 
-    If a row has several numbers or labels, they are joined to one text.
+    If a row has several labels or numbers, they are joined to one text, in which numbers are
+    rounded to 3 significant digits.
     """
     values: np.ndarray = column.cpu().numpy()
     if column.dtype == torch.bool:
@@ -145,13 +148,13 @@ def _cells(column: Tensor, meaning: Meaning) -> np.ndarray:
 
 
 def _set(row: Sequence[bool], names: Sequence[str]) -> str:
-    """Returns the names of the labels that a row has, joined by spaces."""
+    """Returns the names, or else numbers, of the labels that a row has, joined by spaces."""
     names = names or [str(n) for n in range(len(row))]
     return " ".join(name for name, held in zip(names, row, strict=True) if held)
 
 
 def _sequence(row: Sequence[int], names: Sequence[str]) -> str:
-    """Returns the concatenated labels of a row; positions without a label are left out."""
+    """Returns the labels of a row in order as one text, without positions that have none."""
     between = "" if names else " "
     return between.join(names[label] if names else str(label) for label in row if label != -1)
 
@@ -191,13 +194,13 @@ class Evaluation:
 
     @property
     def note(self) -> str | None:
-        """A note on what the measures do not show; None if there is none."""
+        """A note on the limits of the measures; None if there is none."""
         trained = ON_TRAINED if self.of_trained else ""
         notes = (trained if self.own_test_set else UNCOVERED, self.missing)
         return "; ".join(filter(None, notes)) or None
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `privfed evaluate --json` prints."""
+        """Returns the object that `privfed evaluate --json` prints."""
         return {
             **self.measures,
             "constant": self.constant,

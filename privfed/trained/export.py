@@ -157,7 +157,7 @@ class Exported:
     difference: float
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `privfed export --json` prints."""
+        """Returns the object that `privfed export --json` prints."""
         return {
             **self.facts,
             "file": str(self.to),
@@ -242,7 +242,7 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
 
 
 def _format_of(to: Path, adapters: bool) -> Format:
-    """Returns the format of the file `to`. Raises `Refused` if it exists or cannot be written."""
+    """Returns the format by the suffix of `to`. Refuses a `to` that exists or cannot be written."""
     if to.suffix.lower() not in FORMATS and not (adapters and not to.suffix):
         raise Refused(f"--to is {to}; expected a name that ends in {', '.join(FORMATS)}")
     file_format = FORMATS[to.suffix.lower() or ".safetensors"]

@@ -119,7 +119,10 @@ def _models(
 
 
 def _broadcast(setup: Setup, now: Checkpoint) -> Broadcast:
-    """Returns the broadcast of the next round, which must have no exchange before training."""
+    """Returns the broadcast of the next round, which must have no exchange before training.
+
+    Raises `ValueError` if there is one.
+    """
     prelude = setup.algorithm.objective.prelude(now.state.params, now.state.objective)
     try:
         exchange = next(prelude)

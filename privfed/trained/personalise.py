@@ -1,9 +1,9 @@
 """Personalisation by fine-tuning: the value of a trained model to each client (simulation only).
 
-As in Wang et al. 2021, section 7.5: each client's examples are split in halves, a copy of the model
-is trained on one half by plain SGD at the run's client learning rate and batch size, and both
-models are scored on the other half. The run itself trained on both halves, so neither score is on
-held-out examples; the meaningful result is the change by fine-tuning.
+As in Wang et al. 2021, section 7.5: each client's examples are split in halves. A copy of the model
+is trained on one half by plain SGD at the run's client learning rate and batch size. The run's
+model and the copy are scored on the other half. The run itself trained on both halves, so neither
+score is on held-out examples; the meaningful result is the change by fine-tuning.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Personalised:
     note: str
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `privfed evaluate --personalise --json` prints."""
+        """Returns the object that `privfed evaluate --personalise --json` prints."""
         return {
             "measure": self.measure,
             "clients": self.clients,

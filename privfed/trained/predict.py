@@ -68,7 +68,7 @@ class Predicted:
         return notes
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `privfed predict --json` prints."""
+        """Returns the object that `privfed predict --json` prints."""
         return {
             **self.measures,
             "rows": self.rows,
@@ -96,7 +96,7 @@ def predict(run: Path | RunDirectory, rows: OtherData, out: Path | None = None) 
 
     Raises:
       Refused: if there is no run with a checkpoint, `out` cannot be written, the source has only
-        labelled rows, or there are no rows or none that fit the model; nothing is written then.
+        labelled rows, there are no rows, or they do not fit the model; nothing is written then.
     """
     directory = RunDirectory.open(run)
     stored = directory.config.read()

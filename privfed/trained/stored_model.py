@@ -39,7 +39,7 @@ def data_paths(config: Config) -> frozenset[str]:
 
 
 def stored_model(run: Path | RunDirectory, like: Examples) -> tuple[Network, Tensor, int]:
-    """The network of a run, its parameters, and their round.
+    """Returns the network of a run, its parameters, and their round.
 
     `network.outputs(params, x)` applies the model.
 

@@ -141,7 +141,10 @@ def _refused(preprocessing: Preprocessing, inputs: tuple[Tensor, ...]) -> Tensor
 
 
 def _prepared(preprocessing: Preprocessing, source: Any, inputs: tuple[Tensor, ...]) -> Tensor:
-    """Returns x `[N, *shape]`, computed by the code of `source`, as for training examples."""
+    """Returns x `[N, *shape]`, computed by the code of `source`, as for training examples.
+
+    Raises `Refused` if `source` has no method `prepared`, and the rows are not arrays.
+    """
     if isinstance(source, Prepares) and len(preprocessing.shape) == 1:
         numbers = inputs[0].numpy() if preprocessing.numbers else np.zeros((_ROWS, 0))
         codes = inputs[-1].numpy() if preprocessing.categories else np.zeros((_ROWS, 0), np.int64)

@@ -23,7 +23,10 @@ ShapesByName = Mapping[str, tuple[int, ...]]
 _PREFIX = "compression_"
 """Prefix of the names of the compression's values in broadcasts and memories."""
 _NUMBER = "compression_number"
-"""Number of rounds compressed so far, which selects the round's random numbers."""
+"""Name of the number of compressed rounds, which selects the round's random numbers.
+
+In a memory it counts earlier rounds; in a broadcast also the current one.
+"""
 
 
 def compressed(
@@ -65,15 +68,15 @@ class Compressed(Around):
         return self.inner.exchanges + self.compression.exchanges - 1
 
     def state_length(self, d: int) -> int:
-        """Number of values each client keeps."""
+        """Returns the number of values each client keeps."""
         return self.inner.state_length(d) + self.compression.keeps * d
 
     def layout(self, d: int) -> Layout:
-        """Layout of the message: its part "delta" is the compressed update."""
+        """Returns the layout of the message: its part "delta" is the compressed update."""
         return compressed_row(self.compression.length(self._shapes(d)))
 
     def init(self, params: Tensor) -> Memory:
-        """Memory of the objective and of the compression."""
+        """Returns the memory of the objective and of the compression."""
         state = self.compression.init(self._space(len(params)))
         here = {_PREFIX + name: value.to(params.device) for name, value in state.items()}
         start = torch.zeros((), dtype=torch.int64)
@@ -89,7 +92,7 @@ class Compressed(Around):
         return {**broadcast, **replies}
 
     def initial_client_state(self, broadcast: Broadcast) -> Tensor:
-        """State of a new client: the objective's, with a residual of zero."""
+        """Returns the state of a new client: the objective's, with a residual of zero."""
         initial_client_state, params = (
             self.inner.initial_client_state(broadcast),
             broadcast["params"],
@@ -101,7 +104,7 @@ class Compressed(Around):
     def message(
         self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
     ) -> tuple[Tensor, Tensor | None]:
-        """Compressed rows `[c, m]`, and the clients' new state."""
+        """Returns the compressed rows `[c, m]`, and the clients' new state."""
         before, error = self._parted(state, broadcast)
         rows, after = self.inner.message(w, broadcast, before, work)
         sending = replace(self._sending(broadcast), keys=work.keys)
@@ -125,7 +128,7 @@ class Compressed(Around):
         return delta, {**after, **here, _NUMBER: memory[_NUMBER] + 1}
 
     def inner_state(self, state: Tensor | None, broadcast: Broadcast) -> Tensor | None:
-        """Client states without the compression residual."""
+        """Returns the client states without the compression residual."""
         return self._parted(state, broadcast)[0]
 
     def _parted(
@@ -149,6 +152,6 @@ class Compressed(Around):
 
 
 def _part_of(memory: Memory) -> Memory:
-    """The values in `memory` that belong to the compression, by the compression's own names."""
+    """Returns the compression's values in `memory`, by the compression's own names."""
     names = (name for name in memory if name.startswith(_PREFIX) and name != _NUMBER)
     return {name.removeprefix(_PREFIX): memory[name] for name in names}

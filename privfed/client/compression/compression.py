@@ -45,7 +45,7 @@ class Space:
     seed: int
 
     def keys(self, number: int) -> Keys:
-        """The public random stream of compressed round `number`; 0 is that of the whole run."""
+        """Returns the public random stream of compressed round `number`; 0: of the whole run."""
         return Streams(self.seed).at("compression", number)
 
 
@@ -90,22 +90,22 @@ class Compression(Part):
 
     @abstractmethod
     def length(self, shapes: Shapes) -> int:
-        """Number of values of a row, in each exchange."""
+        """Returns the number of values of a row, in each exchange."""
 
     def bits(self, shapes: Shapes) -> float | None:
-        """Bits per row; None if its values have the same width as uncompressed ones."""
+        """Returns the bits per row; None if its values have the same width as uncompressed ones."""
         return None
 
     def received(self, shapes: Shapes) -> int:
-        """Number of values sent to a client per round, in addition to the model."""
+        """Returns the number of values sent to a client per round, in addition to the model."""
         return 0
 
     def factor(self, shapes: Shapes) -> float:
-        """Approximate ratio of the message's norm, which is clipped, to the update's norm."""
+        """Returns the approximate ratio of a message's norm, before clipping, to its update's."""
         return 1.0
 
     def init(self, space: Space) -> Memory:
-        """The server's memory of earlier releases, before round 1."""
+        """Returns the server's memory of earlier releases, before round 1."""
         return {}
 
     def exchanges_before(
@@ -166,7 +166,7 @@ class ErrorFeedback(Compression):
 
 
 def compressed_row(length: int) -> Layout:
-    """Layout of a row that is an update, compressed to `length` values."""
+    """Returns the layout of a row that is an update, compressed to `length` values."""
     return Layout((("delta", length),))
 
 
@@ -199,7 +199,7 @@ class RowByRow(Compression):
 
     @abstractmethod
     def bits(self, shapes: Shapes) -> float:
-        """Bits per row."""
+        """Returns the bits per row."""
 
     def decode(self, released: Tensor, sending: Sending, memory: Memory) -> tuple[Tensor, Memory]:
         return released, memory
@@ -210,7 +210,7 @@ class Biased(RowByRow, ErrorFeedback):
 
     @abstractmethod
     def shortened(self, rows: Tensor) -> Tensor:
-        """The compressed form `[c, d]` of `rows` `[c, d]`."""
+        """Returns the compressed form `[c, d]` of `rows` `[c, d]`."""
 
     def encode(
         self, updates: Tensor, error: Tensor | None, sending: Sending

@@ -81,7 +81,7 @@ class CountSketch(Compression):
         return update, {"momentum": momentum * waiting, "error": error * waiting}
 
     def hashes(self, space: Space) -> Hashes:
-        """The public hash functions of a run."""
+        """Returns the public hash functions of a run."""
         return _hashes(space, self.sketch_rows, self._columns(space.shapes))
 
 
@@ -112,7 +112,7 @@ class Hashes:
         return sketch
 
     def estimate(self, sketch: Tensor) -> Tensor:
-        """Estimated vector `[d]` of a `sketch` `[R columns]`: the median over hash functions."""
+        """Returns the vector `[d]` estimated from a `sketch`: medians over hash functions."""
         few = len(self.buckets)
         table = sketch.reshape(few, self.columns) * few**0.5
         guesses = table.gather(1, self.buckets.to(sketch.device)) * self.signs.to(sketch)

@@ -38,13 +38,13 @@ class Projection(Protocol):
     """The matrix A of a round."""
 
     def apply(self, rows: Tensor) -> Tensor:
-        """A u for each of `rows` `[c, d]`: `[c, m]`."""
+        """Returns A u for each of `rows` `[c, d]`: `[c, m]`."""
 
     def back(self, sent: Tensor) -> Tensor:
-        """A^T s for each of `sent` `[c, m]`: `[c, d]`."""
+        """Returns A^T s for each of `sent` `[c, m]`: `[c, d]`."""
 
     def scales(self) -> Tensor:
-        """Factors that make A^T A u unbiased, by coordinate: `[d]` or `[]`."""
+        """Returns the factors that make A^T A u unbiased, by coordinate: `[d]` or `[]`."""
 
 
 class Linear(ErrorFeedback):
@@ -55,16 +55,16 @@ class Linear(ErrorFeedback):
 
     @abstractmethod
     def length(self, shapes: Shapes) -> int:
-        """Number of values of a row."""
+        """Returns the number of values of a row."""
 
     @abstractmethod
     def projection(self, space: Space, number: int) -> Projection:
-        """The matrix of round `number`."""
+        """Returns the matrix of round `number`."""
 
     def encode(
         self, updates: Tensor, error: Tensor | None, sending: Sending
     ) -> tuple[Tensor, Tensor | None]:
-        """The projected updates and the new residuals."""
+        """Returns the projected updates and the new residuals."""
         projection = self.projection(sending.space, sending.number)
         if error is None:
             return projection.apply(updates), None
@@ -73,7 +73,7 @@ class Linear(ErrorFeedback):
         return sent, corrected - projection.back(sent)
 
     def decode(self, released: Tensor, sending: Sending, memory: Memory) -> tuple[Tensor, Memory]:
-        """The release in model coordinates, scaled up unless clients send the residual."""
+        """Returns the release in model coordinates, scaled up unless clients send the residual."""
         projection = self.projection(sending.space, sending.number)
         update = projection.back(released[None])[0]
         return update if self.error_feedback else update * projection.scales().to(update), memory
@@ -107,16 +107,16 @@ class Mask:
     d: int
 
     def apply(self, rows: Tensor) -> Tensor:
-        """The sent coordinates `[c, m]` of `rows` `[c, d]`."""
+        """Returns the sent coordinates `[c, m]` of `rows` `[c, d]`."""
         return rows.index_select(1, self.places.to(rows.device))
 
     def back(self, sent: Tensor) -> Tensor:
-        """Rows `[c, d]` with `sent` `[c, m]` at the sent coordinates, and zero elsewhere."""
+        """Returns rows `[c, d]` with `sent` `[c, m]` at the sent coordinates, else zero."""
         rows = sent.new_zeros(len(sent), self.d)
         return rows.index_copy_(1, self.places.to(sent.device), sent)
 
     def scales(self) -> Tensor:
-        """The factor d / m."""
+        """Returns the factor d / m."""
         return torch.tensor(self.d / len(self.places))
 
 

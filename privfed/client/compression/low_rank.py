@@ -38,7 +38,7 @@ class Matrix:
     width: int
 
     def of(self, flat: Tensor) -> Tensor:
-        """This matrix in each vector of `flat` `[c, d]`: `[c, height, width]`, without a copy."""
+        """Returns views `[c, height, width]` of this matrix in each vector of `flat` `[c, d]`."""
         part = flat[:, self.start : self.start + self.height * self.width]
         return part.reshape(len(flat), self.height, self.width)
 
@@ -52,7 +52,7 @@ class Matrices:
 
     @classmethod
     def thinned(cls, shapes: Shapes, saves: int) -> Matrices:
-        """The matrices whose smaller side exceeds `saves`; other parameters are not compressed."""
+        """Returns the matrices whose smaller side exceeds `saves`, and the other parameters."""
         matrices, others = [], []
         ends = itertools.accumulate(shapes.sizes)
         for shape, size, end in zip(shapes.shapes, shapes.sizes, ends, strict=True):
@@ -70,7 +70,7 @@ class Matrices:
         return sum(part.stop - part.start for part in self.others)
 
     def others_of(self, flat: Tensor) -> Tensor:
-        """The values `[c, rest]` of `flat` `[c, d]` that are outside of the matrices."""
+        """Returns the values `[c, rest]` of `flat` `[c, d]` that are outside of the matrices."""
         parts = [flat[:, part] for part in self.others]
         return torch.cat(parts, dim=1) if parts else flat[:, :0]
 
@@ -102,7 +102,7 @@ class LowRank(Linear):
 
 
 def _matrices(shapes: Shapes, rank: int) -> Matrices:
-    """The matrices that a projection makes smaller: their longer side exceeds `rank`."""
+    """Returns the matrices that a projection makes smaller: their longer side exceeds `rank`."""
     split = Matrices.thinned(shapes, 0)
     wide = tuple(each for each in split.matrices if max(each.height, each.width) > rank)
     small = (each for each in split.matrices if each not in wide)
@@ -112,7 +112,7 @@ def _matrices(shapes: Shapes, rank: int) -> Matrices:
 
 
 def _thin(matrix: Matrix, rank: int) -> int:
-    """Number of values that a client sends for `matrix`."""
+    """Returns the number of values that a client sends for `matrix`."""
     return rank * min(matrix.height, matrix.width)
 
 
@@ -125,12 +125,12 @@ class Subspaces:
     d: int
 
     def apply(self, rows: Tensor) -> Tensor:
-        """Each matrix times its basis, and the values outside of the matrices: `[c, m]`."""
+        """Returns each matrix times its basis, and the values outside of the matrices: `[c, m]`."""
         thin = [self._turned(m, rows) @ q.to(rows) for m, q in self._pairs()]
         return torch.cat([*(part.flatten(1) for part in thin), self.matrices.others_of(rows)], 1)
 
     def back(self, sent: Tensor) -> Tensor:
-        """Each sent matrix times the transpose of its basis, and the other values: `[c, d]`."""
+        """Returns `[c, d]`: sent matrices times their transposed bases, and the other values."""
         flat, start = sent.new_zeros(len(sent), self.d), 0
         for matrix, basis in self._pairs():
             rank = basis.shape[1]
@@ -142,7 +142,7 @@ class Subspaces:
         return flat
 
     def scales(self) -> Tensor:
-        """Scale of each coordinate `[d]`: its matrix' longer side over the rank, or 1."""
+        """Returns each coordinate's scale `[d]`: its matrix' longer side over the rank, or 1."""
         scales = torch.ones(1, self.d)
         for matrix, basis in self._pairs():
             matrix.of(scales).fill_(len(basis) / basis.shape[1])
@@ -152,7 +152,7 @@ class Subspaces:
         return zip(self.matrices.matrices, self.bases, strict=True)
 
     def _turned(self, matrix: Matrix, rows: Tensor) -> Tensor:
-        """The matrix in each of `rows`, with its longer side last, without a copy."""
+        """Returns the matrix in each of `rows`, with its longer side last, without a copy."""
         part = matrix.of(rows)
         return part if matrix.width >= matrix.height else part.transpose(1, 2)
 
@@ -169,7 +169,7 @@ def _subspaces(space: Space, number: int, rank: int) -> Subspaces:
 
 
 def orthonormal(keys: Keys, size: int, rank: int) -> Tensor:
-    """An orthonormal basis `[size, rank]` of a uniformly random subspace, float64.
+    """Returns an orthonormal basis `[size, rank]` of a uniformly random subspace, float64.
 
     The subspace is spanned by independent normal columns, whose distribution is rotation-invariant.
     """

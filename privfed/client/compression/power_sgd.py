@@ -58,7 +58,7 @@ class PowerSgd(ErrorFeedback):
         return max(heights, widths + split.rest)
 
     def received(self, shapes: Shapes) -> int:
-        """Number of values of the bases Q and P^ of all layers."""
+        """Returns the number of values of the bases Q and P^ of all layers."""
         matrices = _split(shapes, self.rank).matrices
         return self.rank * sum(each.height + each.width for each in matrices)
 
@@ -85,7 +85,7 @@ class PowerSgd(ErrorFeedback):
     def encode(
         self, updates: Tensor, error: Tensor | None, sending: Sending
     ) -> tuple[Tensor, Tensor | None]:
-        """The rows of the current exchange; only the second exchange changes the residual."""
+        """Returns rows of the current exchange, and residuals, which only the second changes."""
         corrected = updates if error is None else updates + error
         split, broadcast = _split(sending.space.shapes, self.rank), sending.broadcast
         if "compression_left" not in broadcast:
@@ -113,13 +113,13 @@ class PowerSgd(ErrorFeedback):
         return self._update(released[None], sending)[0], {"basis": basis}
 
     def _left(self, sending: Sending) -> list[Tensor]:
-        """The released orthonormal basis P^ `[1, h, r]` of each layer."""
+        """Returns the released orthonormal basis P^ `[1, h, r]` of each layer."""
         split = _split(sending.space.shapes, self.rank)
         sides = [each.height for each in split.matrices]
         return _thin(sending.broadcast["compression_left"][None], sides, self.rank)
 
     def _update(self, sent: Tensor, sending: Sending) -> Tensor:
-        """Updates `[c, d]` of rows `[c, m]` of the second exchange: P^ Q'^T of each layer."""
+        """Returns updates `[c, d]` from rows `[c, m]` of the second exchange: P^ Q'^T by layer."""
         split = _split(sending.space.shapes, self.rank)
         flat = sent.new_zeros(len(sent), sending.space.shapes.length)
         sides = [each.width for each in split.matrices]
@@ -131,7 +131,7 @@ class PowerSgd(ErrorFeedback):
         return flat
 
     def _padded(self, parts: list[Tensor], others: Tensor, sending: Sending) -> Tensor:
-        """Rows `[c, m]` of `parts` and `others` `[c, k]`, padded with zeros."""
+        """Returns rows `[c, m]` of `parts` and `others` `[c, k]`, padded with zeros."""
         rows = torch.cat([*(part.flatten(1) for part in parts), others], dim=1)
         missing = self.length(sending.space.shapes) - rows.shape[1]
         return torch.nn.functional.pad(rows, (0, missing))
@@ -139,12 +139,12 @@ class PowerSgd(ErrorFeedback):
 
 @functools.lru_cache(maxsize=4)
 def _split(shapes: Shapes, rank: int) -> Matrices:
-    """The compressed matrices: both sides exceed twice the rank."""
+    """Returns the matrices to compress, whose sides exceed twice the rank, and the others."""
     return Matrices.thinned(shapes, 2 * rank)
 
 
 def _thin(flat: Tensor, sides: list[int], rank: int) -> list[Tensor]:
-    """The thin matrices `[c, side, rank]` at the beginning of `flat` `[c, m]`."""
+    """Returns the thin matrices `[c, side, rank]` at the beginning of `flat` `[c, m]`."""
     sizes = [side * rank for side in sides]
     parts = torch.split(flat[:, : sum(sizes)], sizes, dim=1)
     return [part.reshape(len(flat), -1, rank) for part in parts]
@@ -156,6 +156,6 @@ def _flat(parts: list[Tensor]) -> Tensor:
 
 
 def _orthonormalised(part: Tensor) -> Tensor:
-    """An orthonormal basis of the columns of `part` `[1, side, rank]`, computed in float64."""
+    """Returns an orthonormal basis, in float64, of the columns of `part` `[1, side, rank]`."""
     basis: Tensor = torch.linalg.qr(part.double()).Q
     return basis

@@ -55,7 +55,7 @@ class Qsgd(RowByRow):
     levels: int = Field(4, ge=1, le=32767)
     """Number s of levels above zero."""
     bucket: int = Field(512, ge=1)
-    """Number of values that share a norm."""
+    """Number of values in a bucket, which are rounded relative to the norm of the bucket."""
 
     def bits(self, shapes: Shapes) -> float:
         d = shapes.length
@@ -81,6 +81,6 @@ class Qsgd(RowByRow):
 
 
 def _uniforms(keys: Keys, rows: Tensor) -> Tensor:
-    """Uniform numbers in [0, 1) `[c, d]`, independent for each client."""
+    """Returns uniform numbers in [0, 1) `[c, d]`, independent for each client."""
     drawn = uniforms(keys.per_client(rows.shape[1], salt=_SALT))
     return torch.from_numpy(drawn).to(rows)

@@ -111,7 +111,7 @@ class Afl(Grouped):
         return layout.view(released, "delta") / weight, now
 
     def _parts(self, memory: Memory) -> Tensor:
-        """Estimated fraction of clients in each group, from the releases so far `[groups]`."""
+        """Returns the fraction of clients in each group, estimated from releases, `[groups]`."""
         counts, rounds = memory["counts"], int(memory["rounds"])
         parts = counts / rounds if rounds else torch.full_like(counts, 1 / self.groups)
         return parts.clamp(0.0, 1.0)

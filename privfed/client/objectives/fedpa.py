@@ -106,20 +106,23 @@ class FedPa(Objective):
         return released, {"rounds": memory["rounds"] + 1}
 
     def _parts(self, carried: Tensor | None) -> list[Tensor]:
-        """The window's mean, the samples' mean, and the terms of the inverse: `[c, d]` each."""
+        """Splits `carried` into vectors `[c, d]`.
+
+        Returns the window's mean, the samples' mean, and the terms of the inverse.
+        """
         if carried is None:
             raise ValueError("FedPA needs the clients' carried samples, but got none")
         return list(carried.chunk(self.samples + 1, dim=1))
 
 
 def _without(vector: Tensor, terms: list[Tensor]) -> Tensor:
-    """`vector` `[c, d]` minus its products with s s^T, for each s `[c, d]` in `terms`."""
+    """Returns `vector` `[c, d]` minus its products with s s^T, for each s `[c, d]` in `terms`."""
     products = [term * (term * vector).sum(1, keepdim=True) for term in terms]
     return vector - torch.stack(products).sum(0) if products else vector
 
 
 def _term(away: Tensor, terms: list[Tensor], weight: float) -> Tensor:
-    """The vector s_k `[c, d]` for u_k = `away` `[c, d]`, given the earlier `terms`."""
+    """Returns the vector s_k `[c, d]` for u_k = `away` `[c, d]`, given the earlier `terms`."""
     solved = _without(away, terms)
     length = (away * solved).sum(1, keepdim=True)
     return solved * (weight / (1 + weight * length)).sqrt()

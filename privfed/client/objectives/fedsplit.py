@@ -79,7 +79,7 @@ class FedSplit(Objective):
 
 
 def _reflected(broadcast: Broadcast, state: Tensor | None) -> Tensor:
-    """The centers 2 x - z_k `[c, d]` of the clients' proximal steps."""
+    """Returns the centers 2 x - z_k `[c, d]` of the clients' proximal steps."""
     return 2 * broadcast["params"] - _state(state)
 
 

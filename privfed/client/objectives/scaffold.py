@@ -14,8 +14,8 @@ is FedAvg's. The papers add |S| / N times the cohort's mean change of c_k to c (
 This agrees with the definition of c if all clients join in round 1. For clients that join later,
 the initial value of c_k is never added to c, and the fixed point is not the optimum. Here a new
 client's complete c_k is added, and the sum is divided by the expected number of clients that have
-joined after t rounds, N (1 - (1 - q)^t). A client without examples takes no step, and sends and
-keeps zeros.
+joined after t rounds: N (1 - (1 - q)^t) if rounds are sampled independently. A client without
+examples takes no step, and sends and keeps zeros.
 """
 
 from __future__ import annotations

@@ -127,7 +127,10 @@ def date_kind(words: Words) -> ColumnKind | None:
 
 
 def _missing_words(words: Words, form: str) -> list[str] | None:
-    """The words that are no dates in `form`, to count as empty; None if they are too many."""
+    """Returns the words that are no dates in `form`, which count as empty.
+
+    None if they are too many, or no word is a date.
+    """
     values = [value for value in words.values if value not in MISSING]
     odd = [value for value in values if parsed_days([value], form) is None]
     dates = len(values) - len(odd)
@@ -135,7 +138,7 @@ def _missing_words(words: Words, form: str) -> list[str] | None:
 
 
 def _days(words: Words, form: str, odd: Sequence[str]) -> np.ndarray:
-    """The cells `[N]` as days since 1970-01-01; NaN for empty cells and the words `odd`."""
+    """Returns the cells `[N]` as days since 1970-01-01; NaN for empty cells and the words `odd`."""
     empty = {*MISSING, *odd}
     days = [
         np.nan if value in empty else (parsed_days([value], form) or [np.nan])[0]
@@ -151,7 +154,9 @@ _FAR = 3.0
 
 
 def rounded_range(numbers: np.ndarray) -> tuple[float, float]:
-    """Bounds of finite `numbers`: the range, rounded outwards to 2 significant digits of its width.
+    """Returns bounds of finite `numbers`: the range, rounded outwards.
+
+    Each bound is rounded to 2 significant digits of the range's width; equal numbers get a margin.
 
     If there are 20 or more numbers, outliers are excluded: at each end up to one number in 200 (at
     least one), if the outermost is farther from the remaining numbers than three times their range.
@@ -188,7 +193,7 @@ _DECIMAL_COMMA_OR_WHOLE = re.compile(r"[-+]?\d+(,\d+)?")
 
 
 def numeric_kind(column: np.ndarray, missing_words: Sequence[str] = ()) -> ColumnKind:
-    """The declaration of numbers `[N, *]`, in which empty cells and `missing_words` are NaN."""
+    """Returns the declaration of numbers `[N, *]`; empty cells and `missing_words` are NaN."""
     cells = column.astype(np.float64).reshape(-1)
     finite = cells[np.isfinite(cells)]
     if not len(finite):
@@ -217,7 +222,7 @@ def _median(finite: np.ndarray) -> float:
 
 
 def mixed_kind(words: Words, dialect: Dialect) -> ColumnKind | None:
-    """The declaration of numbers with a few words such as "unknown"; None for other columns."""
+    """Returns the declaration of numbers with a few words like "unknown"; else None."""
     cells = {value: _number(value, dialect) for value in words.values}
     odd = [value for value, cell in cells.items() if cell is None]
     numbers = {cell for cell in cells.values() if cell is not None and math.isfinite(cell)}
@@ -271,7 +276,7 @@ def column_kind(column: np.ndarray | Words | str, dialect: Dialect | None) -> Co
 
 
 def _word_kind(words: Words) -> ColumnKind:
-    """The declaration of a column of words: a category, or a column that is left out."""
+    """Returns the declaration of a column of words: a category, or a column that is left out."""
     values = sorted(value for value in words.values if value)
     rows = int((words.codes >= 0).sum())
     empty = len(words.codes) - rows

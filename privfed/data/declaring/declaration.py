@@ -39,14 +39,14 @@ class LabelKind:
 
 
 def label_kind(column: np.ndarray | Words | str, where: str) -> LabelKind:
-    """Infers a label's declaration: classes if all cells are words or integers 0 to 19, or numbers.
+    """Infers a label's declaration: classes if all are words or integers 0 to 19, else a number.
 
     Args:
       column: the label's column: numbers `[N]`, words, or the name of another type.
       where: name of the column and its table in messages.
 
     Raises:
-      Refused: if the label is of another type, empty in a row, a single word, or too many words.
+      Refused: for another type, an empty cell, a single or too many words, or no finite number.
     """
     if isinstance(column, str) or (isinstance(column, np.ndarray) and column.ndim > 1):
         raise Refused(
@@ -138,7 +138,7 @@ class Declaration:
     """Values of [data] from statistics that were released privately; empty for a sample."""
 
     def section(self) -> dict[str, Any]:
-        """The section [data] of a run file, by key."""
+        """Returns the section [data] of a run file, by key."""
         dialect = self.dialect
         form = {"delimiter": dialect.delimiter, "encoding": dialect.encoding}
         form |= {"decimal": dialect.decimal}
@@ -153,7 +153,7 @@ class Declaration:
         }
 
     def tables(self) -> dict[str, list[tuple[str, Any]]]:
-        """The subsections of [data], each a list of columns with their declarations."""
+        """Returns the subsections of [data], each a list of columns with their declarations."""
         tables: dict[str, list[tuple[str, Any]]] = {}
         for name, column in self.kinds.items():
             key = self.key(name)
@@ -171,7 +171,7 @@ class Declaration:
         return {name: tables[name] for name in order if name in tables}
 
     def key(self, name: str) -> str:
-        """The key of column `name`; for numbers, `name` escaped, a pattern that matches only it."""
+        """Returns the key of column `name`: for numbers, escaped, unless a column is so named."""
         pattern = escape(name)
         alone = isinstance(self.kinds[name], NumericColumn) and pattern not in self._taken
         return pattern if alone else name
@@ -183,7 +183,7 @@ class Declaration:
         return frozenset({*self.kinds, self.label, self.client, *site})
 
     def missing_words(self) -> list[str]:
-        """The words that count as empty cells in some column, sorted."""
+        """Returns the words that count as empty cells in some column, sorted."""
         mixed = [
             column
             for column in self.kinds.values()
@@ -193,14 +193,14 @@ class Declaration:
 
 
 def _empty(column: ColumnKind) -> float | str | None:
-    """The replacement of an empty cell of `column`; None if the declaration has none."""
+    """Returns the replacement of an empty cell of `column`; None if the declaration has none."""
     if isinstance(column, NumericColumn | DateColumn):
         return column.missing
     return NO_CATEGORY if isinstance(column, CategoryColumn) and column.may_be_empty else None
 
 
 def run_file(sample: str, declared: Declaration) -> str:
-    """The text of a run file: [data] with a reason for each column, and placeholders to fill in."""
+    """Returns the text of a run file: [data] with reasons, and placeholders to fill in."""
     lines = [
         f"# Inferred from {_plain(sample)}, a public sample. Check every bound and value before",
         "# you train: private values beyond them are clipped, or count as no category.",
@@ -212,7 +212,7 @@ def run_file(sample: str, declared: Declaration) -> str:
 def declared_run(
     header: Sequence[str], declared: Declaration, before: Mapping[str, Mapping[str, Any]]
 ) -> str:
-    """The text of a run file: [data] as declared, and placeholders to fill in.
+    """Returns the text of a run file: [data] as declared, and placeholders to fill in.
 
     Args:
       header: comments at the top of the file.
@@ -245,14 +245,14 @@ def declared_run(
 
 
 def _section(name: str, keys: Mapping[str, Any]) -> list[str]:
-    """The lines of the section `name`, which is not [data]; no lines if it has no keys."""
+    """Returns the lines of the section `name`, which is not [data]; no lines if it has no keys."""
     whys = {"delta": "below 1 / clients"}
     lines = [_line(key, value, whys.get(key, "")) for key, value in keys.items()]
     return ["", f"[{name}]", *lines] if lines else []
 
 
 def left_out_comments(declared: Declaration) -> list[str]:
-    """One comment for each column that is left out, and how to declare it anyway."""
+    """Returns comment lines on left-out columns, and on how to declare them anyway; [] if none."""
     lines = []
     for name, column in declared.kinds.items():
         if isinstance(column, LeftOutColumn):
@@ -263,7 +263,7 @@ def left_out_comments(declared: Declaration) -> list[str]:
 
 
 def _data_section(declared: Declaration) -> list[str]:
-    """The lines of [data] and its subsections."""
+    """Returns the lines of [data] and its subsections."""
     dialect, label = declared.dialect, declared.label_kind
     lines = ["[data]"]
     lines += ['source = "table"', _line("path", declared.path)] if declared.path else []
@@ -299,7 +299,7 @@ def _data_section(declared: Declaration) -> list[str]:
 
 
 def _client_count(declared: Declaration) -> list[str]:
-    """The lines that declare the numbers of clients and sites, the test set and the population."""
+    """Returns lines that declare numbers of clients and sites, test set and population."""
     sites = _site_counts(declared.sites) if declared.sites else []
     if declared.known:
         return [_line(key, value) for key, value in declared.known.items()] + sites
@@ -312,7 +312,7 @@ def _client_count(declared: Declaration) -> list[str]:
 
 
 def _site_counts(sites: SampleSites) -> list[str]:
-    """The lines that declare the numbers of sites and of sites per client, as in the sample."""
+    """Returns lines that declare the sample's numbers of sites and of sites per client."""
     lines = [_line("sites", sites.count, "number of sites, a public constant: as in the sample")]
     if sites.per_client > 1:
         why = "largest number of sites per client: as in the sample"
@@ -326,12 +326,12 @@ def _line(key: str, value: Any, why: str = "") -> str:
 
 
 def _key(key: str) -> str:
-    """`key` in TOML syntax, quoted if necessary."""
+    """Returns `key` in TOML syntax, quoted if necessary."""
     return tomli_w.dumps({key: 0}).rsplit(" = ", 1)[0]
 
 
 def _value(value: Any) -> str:
-    """`value` in TOML syntax, on one line."""
+    """Returns `value` in TOML syntax, on one line."""
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, dict):
@@ -341,10 +341,10 @@ def _value(value: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """`text` as a comment: one line, without control characters of a terminal."""
+    """Returns `text` as a comment: one line, without control characters of a terminal."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def _population_name(path: str) -> str:
-    """A name for the population of a table; the ε of runs with the same name compose."""
+    """Returns a name for the population of a table; the ε of runs with the same name compose."""
     return "".join(c for c in Path(path).stem if c.isalnum() or c in "-_ ") or "people"

@@ -163,7 +163,10 @@ def _declaration(
 
 
 def _dialect(sample: Path, delimiter: str | None, encoding: str | None) -> Dialect:
-    """Returns the dialect of the sample; a `delimiter` or `encoding` of None is inferred."""
+    """Returns the dialect of the sample; a `delimiter` or `encoding` of None is inferred.
+
+    Raises `Refused` for an invalid delimiter, an unknown encoding, or an unreadable file.
+    """
     if delimiter is not None and len(delimiter) != 1:
         raise Refused(f"--delimiter is {delimiter!r}; expected one character (a tab is $'\\t')")
     if not sample.is_file() or sample.suffix.lower() in NO_TEXT:
@@ -184,7 +187,7 @@ def _dialect(sample: Path, delimiter: str | None, encoding: str | None) -> Diale
 
 
 def _count_different(column: np.ndarray | Words | str) -> int:
-    """Number of distinct words or numbers of the column; 0 for other types."""
+    """Returns the number of distinct cells of words or numbers; 0 for a column of another type."""
     return 0 if isinstance(column, str) else len(np.unique(_codes(column)))
 
 
@@ -195,7 +198,10 @@ def _codes(column: np.ndarray | Words) -> np.ndarray:
 def _sites(
     site: str, clients: np.ndarray | Words | str, sites: np.ndarray | Words | str
 ) -> SampleSites:
-    """The sites of the sample, and the maximum number of sites per client."""
+    """Returns the sites of the sample, and the largest number of sites of one client.
+
+    If one of the two columns is neither words nor numbers, the numbers are 0 and 1.
+    """
     if isinstance(clients, str) or isinstance(sites, str):
         return SampleSites(site, 0, 1)
     (_, whose), (_, at) = (

@@ -66,7 +66,7 @@ class ArrayForm:
         return (self.shape, (*area, channels), *flat)
 
     def features(self, array: np.ndarray | Pieces, place: PlaceOf) -> tuple[Mapped, int]:
-        """The features of an array `[N, *stored]`, and the number of clipped values.
+        """Returns the features of an array `[N, *stored]`, and the number of clipped values.
 
         An array in pieces is not copied. Raises `Refused` if a number is not finite.
         """
@@ -91,7 +91,10 @@ class ArrayForm:
         return array[:, None] if len(stored) < len(self.shape) else np.moveaxis(array, -1, 1)
 
     def _count_outside(self, array: np.ndarray, place: PlaceOf, at: int = 0) -> int:
-        """Number of clipped values of `array`, whose first example has index `at`."""
+        """Returns the number of values of `array` to clip; its first example has index `at`.
+
+        Raises `Refused` if a number is not finite.
+        """
         (low, high), count = self.bounds, 0
         step = max(1, _BATCH_SIZE // max(math.prod(self.shape), 1))
         for start in range(0, len(array), step):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def text_cells(column: pyarrow.ChunkedArray, called: str, place: PlaceOf) -> list[str]:
-    """The texts `[N]` of a column. Raises `Refused` if it has another type or an empty cell."""
+    """Returns the texts `[N]` of a column. Refuses another type, or an empty cell."""
     import pyarrow
 
     if not (pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)):
@@ -51,7 +51,7 @@ def refuse_no_words(column: pyarrow.ChunkedArray, called: str) -> None:
 
 
 def label_cells(column: pyarrow.ChunkedArray) -> np.ndarray | list[object]:
-    """The labels `[N]` of a column: an array for integers without empty cells, otherwise a list."""
+    """Returns the labels `[N]`: an array if all cells are integers, otherwise a list."""
     import pyarrow
 
     if pyarrow.types.is_integer(column.type) and not column.null_count:
@@ -64,7 +64,7 @@ def label_cells(column: pyarrow.ChunkedArray) -> np.ndarray | list[object]:
 def array_cells(
     column: pyarrow.ChunkedArray, stored: Sequence[tuple[int, ...]], called: str, place: PlaceOf
 ) -> Pieces:
-    """The arrays `[N, *stored]` of a column of nested lists of numbers, or of numbers.
+    """Returns the arrays `[N, *stored]` of a column of nested lists of numbers, or of numbers.
 
     Only booleans are copied. Raises `Refused` if a cell is empty or no number, or unless all arrays
     have the same shape, one of `stored`.
@@ -83,7 +83,10 @@ def array_cells(
 def _arrays(
     array: pyarrow.Array, stored: Sequence[tuple[int, ...]], called: str, place: PlaceOf
 ) -> np.ndarray:
-    """Returns the arrays of one piece of a column; `place` takes a row's index in the piece."""
+    """Returns the arrays of one piece of a column; `place` takes a row's index in the piece.
+
+    Raises `Refused` as `array_cells` does.
+    """
     import pyarrow
     from pyarrow import compute
 
@@ -126,7 +129,7 @@ def _another_shape(called: str, where: str) -> Refused:
 def picture_cells(
     column: pyarrow.ChunkedArray, shape: Sequence[int], resize: bool, place: PlaceOf
 ) -> np.ndarray:
-    """The images of a column of image files, as bytes `[N, channels, height, width]`.
+    """Returns the images of a column of image files, as bytes `[N, channels, height, width]`.
 
     Raises `Refused` if a cell is not an image, or is only the path of an image file.
     """

@@ -64,7 +64,7 @@ class ClassForm:
         )
 
     def encoded(self, y: np.ndarray | Sequence[object], place: PlaceOf) -> Indices:
-        """The class `[N]` of every label. Raises `Refused` for an undeclared label."""
+        """Returns the class `[N]` of every label. Raises `Refused` for an undeclared label."""
         if isinstance(y, np.ndarray) and y.dtype.kind in "iu":  # long, with few distinct values
             different, places = np.unique(y, return_inverse=True)
             encoded = self._codes(different.tolist())[places]
@@ -82,13 +82,13 @@ class ClassForm:
         return encoded
 
     def _codes(self, labels: Sequence[object]) -> Indices:
-        """The class `[n]` of each of `labels`; -1 for an undeclared one."""
+        """Returns the class `[n]` of each of `labels`; -1 for an undeclared one."""
         numbers = {name: n for n, name in enumerate(self.names)}
         codes = [numbers.get(_text(v), -1) if numbers else self._number(v) for v in labels]
         return np.array(codes, dtype=np.int64)
 
     def _number(self, value: object) -> int:
-        """The class whose number is `value`, a number or its digits; -1 if there is none."""
+        """Returns the class with the number `value`, a number or its digits; -1 without one."""
         if isinstance(value, str) and value.isascii() and value.isdecimal():
             value = int(value[:20])
         if isinstance(value, int | float) and 0 <= value < self.classes and value == int(value):
@@ -97,7 +97,10 @@ class ClassForm:
 
 
 def refuse_no_classes(classes: int, names: Sequence[str]) -> None:
-    """Raises `ValueError` unless two or more classes are declared, by number or unique `names`."""
+    """Raises `ValueError` unless either a number of `classes` or unique `names` are declared.
+
+    There must be two or more classes.
+    """
     if bool(names) == bool(classes) or len(names) == 1 or classes == 1:
         raise ValueError(
             f"classes is {classes} and labels is {[*names]}, but exactly one of them must declare "
@@ -109,7 +112,7 @@ def refuse_no_classes(classes: int, names: Sequence[str]) -> None:
 
 
 def _text(value: object) -> str:
-    """A label as text, as in a run file."""
+    """Returns a label as text, as in a run file."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, float) and value.is_integer():

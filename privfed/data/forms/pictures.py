@@ -33,7 +33,7 @@ def is_of_pictures(shape: Sequence[int]) -> bool:
 
 
 def picture(content: bytes, shape: Sequence[int], resize: bool, called: str) -> np.ndarray:
-    """The image in `content` as bytes `[channels, height, width]` of a declared `shape`.
+    """Returns the image in `content` as bytes `[channels, height, width]` of a declared `shape`.
 
     If one channel is declared, colours are converted to gray by their luminance. Transparency is
     ignored.
@@ -87,7 +87,7 @@ def _quiet(library: Any) -> Iterator[None]:
 
 
 def _pillow() -> Any:
-    """Pillow's module of images. Raises `Refused` if it is not installed."""
+    """Returns Pillow's module of images. Raises `Refused` if it is not installed."""
     try:
         from PIL import Image
     except ImportError:

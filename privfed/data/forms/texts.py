@@ -50,7 +50,7 @@ class ListedWords(Characters):
         return cls(words)
 
     def pieces(self, text: str) -> Iterator[str]:
-        """The words of `text`; a word that is not listed is in lower case, without punctuation."""
+        """Yields the words of `text`; unlisted ones in lower case, without punctuation."""
         for word in text.split():
             bare = word.strip(string.punctuation).lower()
             yield word if word in self._tokens else bare
@@ -75,7 +75,7 @@ class TextForm:
     window: int
 
     def next_tokens(self, texts: Sequence[str]) -> tuple[Tensor, Tensor, Indices]:
-        """Windows x and y `[M, window]` of tokens, and the index `[M]` of each window's text.
+        """Returns windows x and y `[M, window]` of tokens, and the index `[M]` of their text.
 
         y has the token that follows each token of x. A text of fewer than two tokens has no window.
         """
@@ -85,7 +85,7 @@ class TextForm:
         return x, y, np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])
 
     def sequences(self, texts: Sequence[str]) -> Tensor:
-        """The first `window` tokens of each text, int64 `[N, window]`, padded at its end."""
+        """Returns the first `window` tokens of each text `[N, window]`, padded at its end."""
         x = np.full((len(texts), self.window), PADDING, dtype=np.int64)
         for row, text in zip(x, texts, strict=True):
             tokens = self.tokens.encode(text)[: self.window]
@@ -93,7 +93,10 @@ class TextForm:
         return torch.from_numpy(x)
 
     def shares(self, texts: Sequence[str]) -> Tensor:
-        """Relative frequency of tokens in each text, float32 `[N, tokens]`; 0 for an empty text."""
+        """Returns the relative frequency of each token in each text, float32 `[N, tokens]`.
+
+        For an empty text, all are 0.
+        """
         x = np.zeros((len(texts), self.tokens.count), dtype=np.float32)
         for row, text in zip(x, texts, strict=True):
             tokens = self.tokens.encode(text)

@@ -48,7 +48,7 @@ class Simulated(Part):
     assigns: ClassVar[bool] = True
 
     def sizes(self, examples: int, clients: int, rng: np.random.Generator) -> Indices:
-        """Sizes of clients `[clients]`, in total `examples`; equal sizes differ by at most one."""
+        """Returns the sizes of clients, in total `examples`; equal sizes differ by at most 1."""
         shares = np.arange(1, clients + 1) ** -self.size_exponent
         ends = np.round(np.concatenate([[0.0], np.cumsum(shares / shares.sum())]) * examples)
         return rng.permutation(np.diff(ends).astype(np.int64))

@@ -142,7 +142,7 @@ def _dirichlet_weights(
 
 
 def _dirichlet(rng: np.random.Generator, prior: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A draw of Dir(prior); if all entries underflow, one entry, drawn by `prior`, is 1."""
+    """Returns a draw of Dir(prior); if all entries underflow, one entry, drawn by `prior`, is 1."""
     shares = rng.dirichlet(prior)
     if np.isfinite(shares).all() and shares.sum() > 0.5:
         return np.asarray(shares)
@@ -227,7 +227,7 @@ class Shards(Simulated):
 
 
 def _classes(examples: Examples, name: str) -> Indices:
-    """The class `[N]` of each example. Raises `Refused` if labels are not single classes."""
+    """Returns the class `[N]` of each example. Refuses labels that are not single classes."""
     if examples.y.dim() != 1 or examples.y.dtype != torch.int64:
         raise Refused(
             f"data.partition is {name!r}, which assigns examples by class, but a label here is "

@@ -51,13 +51,13 @@ class Covariate(Part):
         )
 
     def _draw(self, keys: Keys) -> Tensor:
-        """Draws each client's angle (radians), contrast and brightness `[n, 3]`."""
+        """Returns an angle (radians), a factor and an offset `[n, 3]` for each client of `keys`."""
         uniform = torch.from_numpy(uniforms(keys.per_client(3))).float() * 2 - 1
         scale = torch.tensor([math.radians(self.rotation), self.contrast, self.brightness])
         return uniform * scale + torch.tensor([0.0, 1.0, 0.0])
 
     def _photographed(self, examples: Examples, cameras: Tensor) -> Examples:
-        """Returns the examples, transformed by their angle, contrast and brightness in `cameras`.
+        """Returns the examples, each transformed by its angle, factor and offset in `cameras`.
 
         Raises `Refused` if examples are not images.
         """
@@ -75,7 +75,7 @@ class Covariate(Part):
 
 
 def _image_shape(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
-    """Channels, height and width of an example of `shape`; None if it is not an image."""
+    """Returns channels, height and width of an example of `shape`; None if it is no image."""
     if len(shape) == 3:
         return shape[0], shape[1], shape[2]
     side = math.isqrt(shape[0]) if len(shape) == 1 else 0
@@ -83,7 +83,7 @@ def _image_shape(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
 
 
 def _through(images: Tensor, cameras: Tensor) -> Tensor:
-    """Returns images `[n, c, h, w]`, transformed by angle, contrast and brightness in `cameras`."""
+    """Returns images `[n, c, h, w]`, each transformed by its angle, factor and offset."""
     cos, sin, zero = cameras[:, 0].cos(), cameras[:, 0].sin(), torch.zeros(len(cameras))
     turn = torch.stack([cos, -sin, zero, sin, cos, zero], dim=1).reshape(-1, 2, 3)
     grid = torch.nn.functional.affine_grid(turn, list(images.shape), align_corners=False)

@@ -169,7 +169,7 @@ class DeclaredTable(Part):
     def load_from(
         self, table: Readable, label_free: bool = False, ownerless: bool = False
     ) -> Examples:
-        """The examples in `table`, with owners and sites if their columns are declared.
+        """Returns the examples in `table`, with owners and sites if their columns are declared.
 
         Args:
           table: the table to read.
@@ -220,7 +220,7 @@ class DeclaredTable(Part):
         table: Readable,
         rules: CellRules,
     ) -> tuple[torch.Tensor | Mapped, int, Preprocessing | None]:
-        """The features `[N, *]`, the number of clipped values, and the preprocessing."""
+        """Returns the features `[N, *]`, the number of clipped values, and the preprocessing."""
         features = {name: (feature, columns.numbers[name]) for name, feature in numbers.items()}
         features |= self._date_features(columns, table)
         categories = {n: (self._category_feature(n), columns.words[n]) for n in self.categories}
@@ -254,7 +254,8 @@ class DeclaredTable(Part):
     ) -> Columns:
         """Reads all declared columns of the table, without checking cells.
 
-        `holders` are the columns of clients and sites.
+        `holders` are the columns of clients and sites. Raises `Refused` if the table has no
+        row.
         """
         named_labels = labels if self.labels else []
         words = [*self.dates, *self.categories, *named_labels, *holders]
@@ -266,10 +267,11 @@ class DeclaredTable(Part):
         return columns
 
     def _number_features(self, names: list[str], table: Readable) -> dict[str, NumberFeature]:
-        """The declared features that are numbers, by name of the column.
+        """Returns the declared features that are numbers, by name of the column.
 
-        A column's own name has precedence over a pattern, which never matches the client, the site,
-        a label, a date or a category.
+        A column's own name has precedence over a pattern, which never matches the client,
+        the site, a label, a date or a category. Raises `Refused` if a name or pattern
+        matches no column.
         """
         labels = self._declared_label.columns
         taken = {self.client, self.site, *labels, *self.dates, *self.categories, *self.features}
@@ -294,7 +296,7 @@ class DeclaredTable(Part):
     def _date_features(
         self, columns: Columns, table: Readable
     ) -> dict[str, tuple[NumberFeature, np.ndarray]]:
-        """The features of dates, with their cells as days since 1970-01-01, by column."""
+        """Returns the features of dates, with their cells as days since 1970-01-01, by column."""
         features = {}
         for name, dates in self.dates.items():
             where = f"data: {table}, row {{row}}: column {name!r}"

@@ -49,7 +49,7 @@ class Digits(Part):
 
 
 def _rows() -> np.ndarray:
-    """64 intensities and the label of each image: `[1797, 65]`.
+    """Returns 64 intensities and the label of each image: `[1797, 65]`.
 
     They are read from scikit-learn's own file if possible: importing `sklearn.datasets`, and pandas
     with it, takes tens of times as long.

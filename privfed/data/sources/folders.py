@@ -75,14 +75,17 @@ def client_pictures(
 
 
 def _by_folder(client: Path, called: str) -> Iterator[tuple[Path, str]]:
-    """A client's files, each with the label of its folder."""
+    """Yields a client's files, each with the label of its folder."""
     for number, label in enumerate(_entries(client, called, folders=True), start=1):
         for path in _entries(label, f"{called}, label {number}", folders=False):
             yield path, label.name
 
 
 def _by_table(client: Path, called: str, labels: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
-    """A client's files, each with the label that the table states for "CLIENT/FILE"."""
+    """Yields a client's files, each with the label that the table states for "CLIENT/FILE".
+
+    Raises `Refused` if it has no row of a file.
+    """
     for number, path in enumerate(_entries(client, called, folders=False), start=1):
         name = f"{client.name}/{path.name}"
         if name not in labels:
@@ -95,7 +98,7 @@ def _by_table(client: Path, called: str, labels: Mapping[str, str]) -> Iterator[
 
 
 def _entries(folder: Path, called: str, folders: bool) -> list[Path]:
-    """The sorted entries of `folder`, which must all be folders, or all images.
+    """Returns the sorted entries of `folder`, which must all be folders, or all images.
 
     Hidden names are ignored. Raises `Refused` for a link or another kind of entry.
     """
@@ -113,7 +116,7 @@ def _entries(folder: Path, called: str, folders: bool) -> list[Path]:
 
 
 def _labels(path: Path) -> dict[str, str]:
-    """Labels by file. Raises `Refused` for missing columns, empty cells, or a repeated file."""
+    """Returns labels by file. Refuses missing columns, empty cells, or a repeated file."""
     table = TableFile(path, Dialect())
     refuse_absent([("label_table", name) for name in (_FILE, _LABEL)], table.names(), table)
     words = table.read({}, {name: repr(name) for name in (_FILE, _LABEL)}).words

@@ -37,7 +37,7 @@ _EXPECTED = "expected the output of datasets' save_to_disk() or to_parquet()"
 
 
 def read_split(path: Path, split: str, names: Sequence[str]) -> pyarrow.Table:
-    """The columns `names` of a split of a saved data set, or of Parquet files.
+    """Returns the columns `names` of a split of a saved data set, or of Parquet files.
 
     Raises:
       Refused: if the split or a column is missing, or a file cannot be read.
@@ -50,8 +50,9 @@ def read_split(path: Path, split: str, names: Sequence[str]) -> pyarrow.Table:
 
 
 def split_files(path: Path, split: str) -> list[Path]:
-    """The files of a split; `path` if it is a file; all files of a data set saved without splits.
+    """Returns the files of a split of the data at `path`.
 
+    If `path` is a file, it is the only one. A data set that was saved without splits is one split.
     Raises `Refused` if there are none.
     """
     if path.is_file():
@@ -70,7 +71,11 @@ def split_files(path: Path, split: str) -> list[Path]:
 
 
 def _parquet(folder: Path, split: str) -> list[Path]:
-    """Returns the Parquet files in folder `split` or named SPLIT or SPLIT-…; if it is "", all."""
+    """Returns the Parquet files of a split.
+
+    These are the files in the folder named `split`, and those named SPLIT or SPLIT-… in `folder` or
+    its subfolder "data". If `split` is "", these are all files in the latter two.
+    """
     patterns = (f"{split}.parquet", f"{split}-*.parquet") if split else ("*.parquet",)
     inside = sorted((folder / split).glob("*.parquet")) if split else []
     globs = [place.glob(each) for place in (folder, folder / "data") for each in patterns]
@@ -78,7 +83,7 @@ def _parquet(folder: Path, split: str) -> list[Path]:
 
 
 def _saved(folder: Path) -> list[Path]:
-    """The files of a saved data set, as its state.json lists them.
+    """Returns the files of a saved data set, as its state.json lists them.
 
     Raises `Refused` if state.json is invalid, or lists files outside of `folder`.
     """
@@ -94,7 +99,7 @@ def _saved(folder: Path) -> list[Path]:
 
 
 def _columns(file: Path, names: Sequence[str]) -> pyarrow.Table:
-    """The columns `names` of one file, memory-mapped if it is an Arrow file.
+    """Returns the columns `names` of one file, memory-mapped if it is an Arrow file.
 
     An Arrow file states the positions of its values, and text in any file may not be UTF-8: both
     are validated before a value is used.
@@ -209,7 +214,7 @@ class HuggingFace(DeclaredExamples):
     def _features(
         self, column: pyarrow.ChunkedArray, place: PlaceOf
     ) -> np.ndarray | Pieces | list[str]:
-        """The contents of the feature column. Raises `Refused` if it is not as declared."""
+        """Returns the contents of the feature column. Raises `Refused` if it is not as declared."""
         if self.text:
             return text_cells(column, repr(self.x), place)
         if not holds_pictures(column.type):

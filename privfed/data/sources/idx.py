@@ -65,7 +65,10 @@ class Idx(Part):
         return self._load(self.test_prefix) if self.test_prefix else None
 
     def load_inputs(self) -> Examples:
-        """The images without labels if `path` is a file; otherwise the folder's labelled images."""
+        """Returns the images in `path`: without labels if it is a file, otherwise with labels.
+
+        Raises `Refused` if the array in a file is not of images.
+        """
         if not Path(self.path).is_file():
             return self._load(self.prefix)
         x = read_idx(Path(self.path))
@@ -105,7 +108,7 @@ class Idx(Part):
         )
 
     def _pair(self, prefix: str) -> tuple[Path, Path]:
-        """The files of images and of labels. Raises `Refused` unless there is exactly one pair."""
+        """Returns the files of images and labels. Refuses a folder without exactly one pair."""
         folder = Path(self.path)
         if not folder.is_dir():
             raise Refused(
@@ -130,7 +133,7 @@ class Idx(Part):
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """The array of unsigned bytes in an idx file, memory-mapped unless it is gzipped.
+    """Returns the array of unsigned bytes in an idx file, memory-mapped unless it is gzipped.
 
     Raises:
       Refused: if the file is of another type, or truncated.
@@ -172,7 +175,7 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def _unzipped(path: Path) -> bytearray:
-    """The decompressed contents of a gzip file, up to little more than its idx header declares."""
+    """Returns the decompressed idx file, up to little more than its header declares."""
     with regular.opened(path) as raw, gzip.open(raw) as file:
         content = bytearray(file.read(4))
         content += file.read(4 * content[3]) if len(content) == 4 else b""

@@ -38,7 +38,7 @@ class LeafUser:
 
 
 def read_users(folder: Path) -> list[LeafUser]:
-    """All users in the JSON files of `folder`, sorted by name.
+    """Returns all users in the JSON files of `folder`, sorted by name.
 
     Raises:
       Refused: if there is no file, a file has another format, or a user occurs twice.
@@ -60,13 +60,16 @@ def read_users(folder: Path) -> list[LeafUser]:
 
 
 def place_of(users: Sequence[LeafUser], owners: np.ndarray, index: int) -> str:
-    """The name of example `index` in messages; `owners` `[N]` is each example's user, ascending."""
+    """Returns the name of example `index` in messages.
+
+    `owners` `[N]` is each example's user, in ascending order.
+    """
     owner = int(owners[index])
     return f"{users[owner].place}, example {index - np.searchsorted(owners, owner) + 1}"
 
 
 def _users_of(file: Path) -> Iterator[LeafUser]:
-    """The users of one file. Raises `Refused` unless it has LEAF's format."""
+    """Yields the users of one file. Raises `Refused` unless it has LEAF's format."""
     try:
         document = json.loads(decoded(file, "data.path"))
     except (ValueError, RecursionError) as error:
@@ -93,7 +96,7 @@ def _users_of(file: Path) -> Iterator[LeafUser]:
 
 
 def feature_array(xs: list[Any], place: PlaceOf) -> np.ndarray:
-    """The numbers of all examples, float64 `[N, features]`.
+    """Returns the numbers of all examples, float64 `[N, features]`.
 
     Raises `Refused` unless all examples are lists (or nested lists, which are flattened) of finite
     numbers, with one common shape.
@@ -119,7 +122,7 @@ def feature_array(xs: list[Any], place: PlaceOf) -> np.ndarray:
 
 
 def _shape(x: Any) -> tuple[int, ...] | None:
-    """The shape of an example's numbers; None if it is not numeric."""
+    """Returns the shape of an example's numbers; None if it is not numeric."""
     try:
         return np.array(x, dtype=np.float64).shape
     except (TypeError, ValueError, OverflowError):
@@ -127,7 +130,7 @@ def _shape(x: Any) -> tuple[int, ...] | None:
 
 
 def class_array(ys: list[Any], classes: int, place: PlaceOf) -> np.ndarray:
-    """The classes of all examples, int64 `[N]`.
+    """Returns the classes of all examples, int64 `[N]`.
 
     Raises `Refused` unless each label is an integer from 0 to `classes` - 1.
     """
@@ -142,7 +145,7 @@ def class_array(ys: list[Any], classes: int, place: PlaceOf) -> np.ndarray:
 
 
 def text_in(x: Any, field: int, place: PlaceOf, index: int) -> str:
-    """The text of example `index`: x itself if `field` is -1, otherwise element `field` of x.
+    """Returns the text of example `index`: x if `field` is -1, otherwise element `field` of x.
 
     Raises `Refused` if this value is not a text.
     """
@@ -178,7 +181,8 @@ class Leaf(Part):
     shape: list[int] = []
     """Shape of an image that the numbers form; [] for a vector."""
     bounds: list[float] = Field([0.0, 1.0], max_length=2)
-    """Bounds [low, high] to which numbers are clipped; [] to use them unchanged."""
+    """Bounds [low, high] to which numbers are clipped; [] to use them unchanged. If the key is not
+    set, numbers beyond [0, 1] are refused."""
     text: bool = False
     """Whether x is text; without `labels`, y is the next character."""
     vocabulary: str = PRINTABLE
@@ -274,7 +278,7 @@ class Leaf(Part):
         )
 
     def _scaled(self, x: np.ndarray, place: PlaceOf) -> tuple[np.ndarray, int]:
-        """The numbers `[N, features]` scaled onto [-1, 1], and the number of clipped values.
+        """Returns numbers `[N, features]` scaled onto [-1, 1], and how many were clipped.
 
         If `bounds` is not declared, numbers beyond the default bounds are refused.
         """
@@ -298,7 +302,7 @@ class Leaf(Part):
         return Preprocessing.of_array("x", shape, (low, high), (-1.0, 1.0), clips=clips)
 
     def _classified_texts(self, raw: RawExamples) -> Examples:
-        """Examples of texts with a class each, as sequences or relative frequencies of tokens."""
+        """Returns examples of classified texts, as token sequences or relative frequencies."""
         texts = [text_in(x, self.field, raw.place, index) for index, x in enumerate(raw.x)]
         form = TextForm(tokens_of(self.words, self.vocabulary), self.window)
         x = form.shares(texts) if self.bag else form.sequences(texts)
@@ -312,9 +316,10 @@ class Leaf(Part):
         names: tuple[str, ...],
         place: PlaceOf,
     ) -> Examples:
-        """Examples of next-character prediction.
+        """Returns the examples of next-character prediction.
 
-        The labels are the next character of each character of x; the last is the first of y.
+        The label of a character of x is the next character; that of the last is the first of y.
+        Raises `Refused` if x or y is not text or empty, or texts x differ in length.
         """
         characters = Characters(self.vocabulary)
         for index, pair in enumerate(zip(xs, ys, strict=True)):

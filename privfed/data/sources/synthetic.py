@@ -70,7 +70,7 @@ class Synthetic(Part):
         return self._generate("synthetic/public", clients, streams)
 
     def _generate(self, stream: str, clients: int, streams: Streams) -> Examples:
-        """The examples of `clients`, with random numbers from `stream`."""
+        """Returns the examples of `clients`, with random numbers from `stream`."""
         sizes = self._sizes(streams.at(f"{stream}/sizes").generator(), clients)
         shared = self._client_model(streams.at("synthetic/shared").generator(), 0.0, 0.0)
         scale = np.arange(1, self.features + 1) ** -0.6
@@ -96,18 +96,18 @@ class Synthetic(Part):
         return self._size(rng.normal(size=clients))
 
     def _expected_size(self) -> float:
-        """Expected number of examples of a client: the mean over quantiles of the size."""
+        """Returns the expected size of a client: the mean over quantiles of the size."""
         return float(self._size(ndtri((np.arange(_QUANTILES) + 0.5) / _QUANTILES)).mean())
 
     def _size(self, draws: np.ndarray) -> np.ndarray:
-        """The sizes of clients `[n]` for standard normal `draws` `[n]`."""
+        """Returns the sizes of clients `[n]` for standard normal `draws` `[n]`."""
         sizes = np.exp(np.minimum(self.size_mean + self.size_std * draws, 30.0))
         return np.clip(sizes.astype(np.int64) + self.size_min, 1, self.size_max)
 
     def _client_model(
         self, rng: np.random.Generator, alpha: float, beta: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """A client's W `[features, classes]`, b `[classes]` and v `[features]`."""
+        """Returns a client's W `[features, classes]`, b `[classes]` and v `[features]`."""
         u, b = rng.normal(0, alpha), rng.normal(0, beta)
         weight = rng.normal(u, 1, (self.features, self.classes))
         bias = rng.normal(u, 1, self.classes)

@@ -57,7 +57,7 @@ class GivenTable(DeclaredTable):
         return self.load_from(self.test, ownerless=True) if self.test else None
 
     def load_inputs(self) -> Examples:
-        """The rows of a table to predict, which may lack labels and the client column."""
+        """Returns the rows of a table to predict, which may lack labels and the client column."""
         return self.load_from(self._passed_rows(), label_free=True)
 
     def _passed_rows(self) -> Readable:
@@ -86,7 +86,9 @@ class GivenArrays(GivenTable):
     padding: int = Field(-1, ge=-1)
     """Token id of padding, which is not predicted; -1 if a mask states it, or there is none."""
     tokens_per_client: int = Field(0, ge=0)
-    """Largest number of tokens per client; further examples are left out. 0 means no limit."""
+    """Largest number of tokens per client in training. The first example of a client that
+    exceeds it, and all later ones, are left out. 0 means no limit.
+    """
     tokenizer: str = ""
     """Name of the tokenizer that made the tokens; recorded only."""
 
@@ -193,7 +195,7 @@ class GivenArrays(GivenTable):
         return examples.take(np.flatnonzero(totals <= self.tokens_per_client))
 
     def _token_counts(self, examples: Examples) -> Indices:
-        """Number of tokens `[N]` of each example; padding counts unless a mask states it."""
+        """Returns each example's number of tokens `[N]`; padding counts unless a mask states it."""
         x = examples.x[torch.arange(len(examples))]
         values = {X: x} if by_position(self.inputs) else by_name(x, self.inputs)
         counts = np.zeros(len(examples), dtype=np.int64)
@@ -244,7 +246,7 @@ class Table(DeclaredTable):
         return None if Path(self.path).suffix.lower() == ".npz" else super().squared_norm
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Two origins: the client column (in any file), and the file (with any client column)."""
+        """Returns two origins: this client column, in any file, and this file."""
         return origins_of_file(self.client, self.path)
 
     def load(self, clients: int, streams: Streams) -> Examples:
@@ -256,7 +258,7 @@ class Table(DeclaredTable):
         return self.load_from(self._file(self.test_path), ownerless=True)
 
     def load_inputs(self) -> Examples:
-        """The rows of a table to predict, which may lack labels and the client column."""
+        """Returns the rows of a table to predict, which may lack labels and the client column."""
         return self.load_from(self._file(self.path), label_free=True)
 
     @property
@@ -269,6 +271,6 @@ class Table(DeclaredTable):
 
 
 def origins_of_file(client: str, path: str) -> tuple[str, ...]:
-    """The origins of the examples of a table in a file: its client column, and its location."""
+    """Returns the origins of a table in a file: its client column, and its location."""
     place = hashlib.sha256(str(Path(path).resolve()).encode()).hexdigest()
     return (f"table: {client}", f"table at {place[:16]}")

@@ -51,7 +51,7 @@ class Characters:
         return len(self._tokens) + 2
 
     def encode(self, text: str) -> np.ndarray:
-        """The token of each piece of `text`, int64 `[pieces]`."""
+        """Returns the token of each piece of `text`, int64 `[pieces]`."""
         tokens = [self._tokens.get(piece, UNKNOWN) for piece in self.pieces(text)]
         return np.array(tokens, dtype=np.int64)
 
@@ -60,7 +60,7 @@ class Characters:
         return text
 
     def windows(self, text: str, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Windows x and y `[n, length]` of tokens; the last window is padded.
+        """Returns the windows x and y `[n, length]` of tokens; the last window is padded.
 
         y has the token that follows each token of x. A text of fewer than two tokens has no window.
         """
@@ -74,7 +74,7 @@ class Characters:
 
 
 def stacked_windows(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[Tensor, Tensor]:
-    """The windows x and y `[n, length]` of all texts, one after another, as tensors."""
+    """Returns the windows x and y `[n, length]` of all texts, one after another, as tensors."""
     x, y = (np.concatenate([part[n] for part in parts]) for n in (0, 1))
     return torch.from_numpy(x), torch.from_numpy(y)
 
@@ -134,7 +134,7 @@ class Text(Part):
 
 
 def decoded(file: Path, key: str) -> str:
-    """The text in `file`, without a byte order mark. Raises `Refused` if it is not UTF-8."""
+    """Returns the text in `file`, without a byte order mark. Refuses text that is not UTF-8."""
     content = file.read_bytes()
     try:
         return content.decode("utf-8-sig")
@@ -147,7 +147,7 @@ def decoded(file: Path, key: str) -> str:
 
 
 def speeches(path: Path, key: str = "data.path") -> dict[str, list[str]]:
-    """The speeches of each speaker of the plays at `path`, in order.
+    """Returns the speeches of each speaker of the plays at `path`, in order.
 
     Args:
       path: a text file, or a folder of .txt files.

@@ -141,9 +141,10 @@ def _member(group: Any, name: str, called: str) -> Any:
 
 
 def _dataset(group: Any, name: str, called: str) -> Any:
-    """The array `name` of a client.
+    """Returns the array `name` of a client.
 
-    Raises `Refused` if it is missing, in another file, or larger than its stored data.
+    Raises `Refused` if it is missing, in another file, or more than 1,032 times as large as its
+    stored data.
     """
     import h5py
 
@@ -186,7 +187,7 @@ def _features(
 
 
 def _texts(dataset: Any, name: str, called: str) -> list[str]:
-    """The texts of a field. Raises `Refused` for a value that is not text, or not UTF-8."""
+    """Returns the texts of a field. Raises `Refused` for a value that is not text, or not UTF-8."""
     import h5py
 
     if h5py.check_string_dtype(dataset.dtype) is None or dataset.ndim != 1:
@@ -208,7 +209,7 @@ def _texts(dataset: Any, name: str, called: str) -> list[str]:
 
 
 def _labels(group: Any, name: str, count: int, called: str) -> list[object]:
-    """A client's labels `[count]`; the file may store them as `[count, 1]`.
+    """Returns a client's labels `[count]`; the file may store them as `[count, 1]`.
 
     Raises `Refused` unless there is one label for each of `count` examples.
     """

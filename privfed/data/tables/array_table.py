@@ -77,7 +77,7 @@ class ArrayShapes:
     def of(
         cls, shape: Sequence[int], inputs: Inputs, label: Sequence[int], labelled: bool
     ) -> ArrayShapes:
-        """The shapes of one array of `shape`, or of declared `inputs`."""
+        """Returns the shapes of one array of `shape`, or of declared `inputs`."""
         return cls({n: each.shape for n, each in inputs.items()} or {X: shape}, label, labelled)
 
 
@@ -113,20 +113,20 @@ def of_clients(clients: Mapping[Any, Any], shapes: ArrayShapes, called: str) -> 
 
 
 def of_pair(passed: Any, shapes: ArrayShapes, called: str) -> ArrayTable:
-    """The table of a pair (x, y), without owners. Raises `Refused` if it is not as declared."""
+    """Returns the table of a pair (x, y), without owners. Refuses one not as declared."""
     x, y = _examples(passed, shapes, called)
     return ArrayTable(x, y if shapes.labelled else None, None, called)
 
 
 def of_inputs(passed: Any, shapes: ArrayShapes, called: str) -> ArrayTable:
-    """The table of inputs without labels. Raises `Refused` if they are not as declared."""
+    """Returns the table of inputs without labels. Raises `Refused` if they are not as declared."""
     return ArrayTable(_inputs(passed, shapes, called), None, None, called)
 
 
 def _examples(
     passed: Any, shapes: ArrayShapes, called: str
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """The inputs and labels of a client; labels are zeros if `shapes` states none.
+    """Returns the inputs and labels of a client; labels are zeros if `shapes` states none.
 
     Raises `Refused` if they are not as declared.
     """
@@ -160,7 +160,7 @@ def _examples(
 
 
 def _inputs(passed: Any, shapes: ArrayShapes, called: str) -> dict[str, np.ndarray]:
-    """The arrays of declared inputs. Raises `Refused` if names, shapes or lengths differ."""
+    """Returns the arrays of declared inputs. Refuses other names, shapes or lengths."""
     if [*shapes.inputs] == [X] and not isinstance(passed, Mapping):
         arrays = {X: _array(passed, called)}
     elif not isinstance(passed, Mapping) or passed.keys() != shapes.inputs.keys():
@@ -226,7 +226,7 @@ def _stack(each: Sequence[Any]) -> np.ndarray:
 
 
 def _array(passed: Any, called: str) -> np.ndarray:
-    """`passed` as a NumPy array. Raises `Refused` if it cannot be converted."""
+    """Returns `passed` as a NumPy array. Raises `Refused` if it cannot be converted."""
     try:
         detached = passed.detach().cpu() if hasattr(passed, "detach") else passed
         return np.asarray(detached)
@@ -269,7 +269,7 @@ class PositionLabels(LabelDeclaration):
     padding: int = -1
 
     def encoded(self, table: Columns, rules: CellRules) -> EncodedLabels:
-        """The labels of `table`. Raises `Refused` if one is not a class."""
+        """Returns the labels of `table`. Raises `Refused` if one is not a class."""
         if self.next_token:
             y = self._following(table, rules)
         else:
@@ -281,7 +281,7 @@ class PositionLabels(LabelDeclaration):
         return EncodedLabels(torch.from_numpy(y.astype(np.int64)), self.classes, Meaning())
 
     def _following(self, table: Columns, rules: CellRules) -> np.ndarray:
-        """The token that follows each position; `NO_LABEL` at the end and before padding."""
+        """Returns the token after each position; `NO_LABEL` at the end and before padding."""
         tokens = self.inputs[self.next_token]
         ids, _ = tokens.encoded(table.numbers[self.next_token], repr(self.next_token), False)
         y = np.full(ids.shape, NO_LABEL, dtype=np.int64)
@@ -294,6 +294,6 @@ class PositionLabels(LabelDeclaration):
         return y
 
     def with_placeholders(self, table: Columns) -> Columns:
-        """`table` with label 0 at each position."""
+        """Returns `table` with label 0 at each position."""
         zeros = {name: np.zeros((table.rows, *self.shape)) for name in self.columns}
         return replace(table, numbers={**table.numbers, **zeros})

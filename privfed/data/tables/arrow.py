@@ -36,7 +36,7 @@ def is_table(candidate: Any) -> bool:
 
 
 def table_names(table: Any, called: str) -> list[str]:
-    """The names of the table's columns, as text. Raises `Refused` for no table, or several."""
+    """Returns the names of the columns, as text. Raises `Refused` unless `table` is one table."""
     if is_dict_of_tables(table):
         raise Refused(
             f"{called} is a {type(table).__name__} of several tables; pass a single table"
@@ -47,7 +47,7 @@ def table_names(table: Any, called: str) -> list[str]:
 
 
 def as_arrow(table: Any, names: Sequence[str], called: str) -> pyarrow.Table:
-    """The columns `names` of a table of any supported library.
+    """Returns the columns `names` of a table of any supported library.
 
     Raises:
       Refused: if a column has no single type, or the data set has a transform; the message calls

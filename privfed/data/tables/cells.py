@@ -24,16 +24,16 @@ class Words:
     values: list[str]
 
     def first_row(self, wrong: np.ndarray) -> int:
-        """The first row, counted from 1, where the mask `wrong` `[N]` is true."""
+        """Returns the number of the first row, from 1, where the mask `wrong` `[N]` is true."""
         return int(np.flatnonzero(wrong)[0]) + 1
 
     def shown(self, row: int) -> str:
-        """The cell in `row`, counted from 1, as messages quote it."""
+        """Returns the cell in `row`, counted from 1, as messages quote it."""
         code = self.codes[row - 1]
         return "empty" if code < 0 else repr(self.values[code])
 
     def without(self, empty: Collection[str]) -> Words:
-        """The same column, in which cells with one of the words `empty` are empty."""
+        """Returns the same column, in which cells with one of the words `empty` are empty."""
         empty_codes = [code for code, value in enumerate(self.values) if value in empty]
         return replace(self, codes=np.where(np.isin(self.codes, empty_codes), -1, self.codes))
 
@@ -100,7 +100,7 @@ class CellRules:
     def category_codes(
         self, words: Words, called: str, values: Sequence[object], may_be_empty: bool
     ) -> tuple[Indices, int]:
-        """The index `[N]` of each row's word in `values`, and the number of undeclared words.
+        """Returns the index `[N]` of each row's word in `values`, and how many are undeclared.
 
         The index is -1 for an undeclared word or an empty cell.
 
@@ -128,7 +128,7 @@ class CellRules:
         return codes, int(unknown.sum())
 
     def named_classes(self, words: Words, called: str, labels: Sequence[str]) -> Indices:
-        """The index `[N]` of each row's label in `labels`. Raises `Refused` for other words."""
+        """Returns the index `[N]` of each row's label in `labels`. Refuses other words."""
         words = words.without({*self.missing_words} - {*labels})
         codes = recoded(words, {label: n for n, label in enumerate(labels)})
         if (codes < 0).any():
@@ -157,7 +157,7 @@ class CellRules:
         return numbers
 
     def numbered_classes(self, numbers: np.ndarray, called: str, classes: int) -> Indices:
-        """The labels `[N]` as int64. Raises `Refused` unless each is a class below `classes`."""
+        """Returns the labels `[N]` as int64. Refuses a label that is no class below `classes`."""
         with np.errstate(invalid="ignore"):
             valid = (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < classes)
         if not valid.all():
@@ -182,10 +182,11 @@ class CellRules:
         return numbers
 
     def owners(self, words: Words, called: str) -> tuple[Indices, tuple[str, ...]]:
-        """The owner `[N]` of each row, a number from 0, and the names of the clients.
+        """Returns the owner `[N]` of each row, a number from 0, and the names of the clients.
 
         Raises:
-          Refused: if a row names no client, or a name begins or ends with a blank.
+          Refused: if a row names no client, where words for empty cells count as none, or a name
+            begins or ends with a blank.
         """
         self._refuse_nameless(
             words,
@@ -197,10 +198,11 @@ class CellRules:
         return owners.astype(np.int64), tuple(words.values[code] for code in used)
 
     def sites(self, words: Words, called: str) -> tuple[Indices, tuple[str, ...]]:
-        """The site `[N]` of each row, a number from 0, and the names of the sites, sorted.
+        """Returns the site `[N]` of each row, a number from 0, and the names of the sites, sorted.
 
         Raises:
-          Refused: if a row names no site, or a name begins or ends with a blank.
+          Refused: if a row names no site, where words for empty cells count as none, or a name
+            begins or ends with a blank.
         """
         self._refuse_nameless(
             words,
@@ -238,18 +240,18 @@ def _problem(words: Words, row: int) -> str:
 
 
 def recoded(words: Words, place: dict[str, int]) -> Indices:
-    """The number `place[word]` of each row's word, `[N]`; -1 for other words and empty cells."""
+    """Returns `place[word]` for each row's word `[N]`; -1 for other words and empty cells."""
     table = np.array([*(place.get(value, -1) for value in words.values), -1], dtype=np.int64)
     codes: Indices = table[words.codes]
     return codes
 
 
 def as_text(value: object) -> str:
-    """`value` as text, as files contain it: "true" and "false" in lower case."""
+    """Returns `value` as text, as files contain it: "true" and "false" in lower case."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def native_order(array: np.ndarray) -> np.ndarray:
-    """`array` in this machine's byte order."""
+    """Returns `array` in this machine's byte order."""
     order = array.dtype.newbyteorder("=")
     return array if array.dtype == order else array.astype(order)

@@ -31,7 +31,7 @@ _ENCRYPTED = 0x1
 
 
 def array_names(path: Path) -> list[str]:
-    """The names of the arrays in an npz archive, which are private."""
+    """Returns the names of the arrays in an npz archive, which are private."""
     with zipfile.ZipFile(path) as archive:
         return [name.removesuffix(".npy") for name in archive.namelist()]
 
@@ -81,7 +81,7 @@ def read_arrays(
 
 
 def read_array(path: Path, name: str, called: str) -> np.ndarray:
-    """The array `name` of an npz archive, memory-mapped if it is not compressed.
+    """Returns the array `name` of an npz archive, memory-mapped if it is not compressed.
 
     Raises `Refused`, calling the array `called`, if it is missing, encrypted, damaged, too large to
     decompress, or of Python objects.
@@ -107,7 +107,11 @@ def read_array(path: Path, name: str, called: str) -> np.ndarray:
 def _member(
     path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, called: str
 ) -> np.ndarray:
-    """The array of one member; its header is checked before anything is read or mapped."""
+    """Returns the array of one member; its header is checked before anything is read or mapped.
+
+    Raises `Refused` for Python objects, a truncated or unknown form, or an array too large to
+    unpack.
+    """
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
         read_header = {
@@ -170,7 +174,7 @@ class Columns:
 
 
 def column_names(path: Path, dialect: Dialect, skips: bool = False) -> list[str]:
-    """The names of a file's columns in order, which are private.
+    """Returns the names of a file's columns in order, which are private.
 
     Args:
       path: a CSV, Parquet or npz file.
@@ -209,7 +213,7 @@ def refuse_repeated_names(names: Sequence[str], table: str) -> None:
 
 
 def read_columns(path: Path, numbers: Called, words: Called, dialect: Dialect) -> Columns:
-    """The columns `numbers` and `words` of a file, which must exist.
+    """Returns the columns `numbers` and `words` of a file, which must exist.
 
     Raises `Refused` if the file cannot be read, or a column of `numbers` is not numeric.
     """
@@ -227,7 +231,7 @@ def read_columns(path: Path, numbers: Called, words: Called, dialect: Dialect) -
 
 
 def read_rows(path: Path, names: Sequence[str], dialect: Dialect) -> pyarrow.Table:
-    """The columns `names` of a CSV file as text, or of a Parquet file in their types.
+    """Returns the columns `names` of a CSV file as text, or of a Parquet file in their types.
 
     Rows of a CSV file with too few or too many cells are skipped. Raises `Refused` if the file
     cannot be read.
@@ -243,7 +247,7 @@ def read_rows(path: Path, names: Sequence[str], dialect: Dialect) -> pyarrow.Tab
 def arrow_columns(
     table: pyarrow.Table, numbers: Called, words: Called, called: str, dialect: Dialect
 ) -> Columns:
-    """The columns `numbers` and `words` of an Arrow table, which messages call `called`.
+    """Returns the columns `numbers` and `words` of an Arrow table, which messages call `called`.
 
     Raises `Refused` if a column of `numbers` is not numeric.
     """
@@ -257,7 +261,7 @@ def arrow_columns(
 def sample_columns(
     path: Path, names: Sequence[str], dialect: Dialect
 ) -> dict[str, np.ndarray | Words | str]:
-    """Every column of a public sample, by name.
+    """Returns every column of a public sample, by name.
 
     A column is an array of numbers if all its cells are numbers, otherwise words (also for dates),
     or the name of its type if it has no text form. Raises `Refused` if the file cannot be read.

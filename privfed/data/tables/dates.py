@@ -70,7 +70,7 @@ class Dates(Part):
 
 
 def day_number(date: str) -> float:
-    """Days from 1970-01-01 to an ISO date. Raises `ValueError` if `date` is not one."""
+    """Returns the days from 1970-01-01 to an ISO date. Raises `ValueError` if `date` is not one."""
     try:
         return _days(date, ISO)
     except ValueError:
@@ -78,7 +78,7 @@ def day_number(date: str) -> float:
 
 
 def iso_date(days: float) -> str:
-    """The ISO date of the day that is `days` after 1970-01-01."""
+    """Returns the ISO date of the day that is `days` after 1970-01-01."""
     return str(np.datetime64(int(np.floor(days)), "D"))
 
 
@@ -107,7 +107,7 @@ def day_numbers(words: Words, format: str, missing: Collection[str], where: str)
 
 
 def parsed_days(values: Collection[str], format: str) -> list[float] | None:
-    """The days since 1970-01-01 of each of `values`; None if a value has another format."""
+    """Returns the days since 1970-01-01 of each of `values`; None if a value has another format."""
     try:
         return [_days(value, format) for value in values]
     except (ValueError, OverflowError):
@@ -115,7 +115,7 @@ def parsed_days(values: Collection[str], format: str) -> list[float] | None:
 
 
 def _cell(value: str, format: str, missing: Collection[str]) -> float | None:
-    """The day of one cell; NaN if it counts as empty, None if it is not a date in this format."""
+    """Returns the day of one cell; NaN if it counts as empty, None if it is no such date."""
     if value in missing:
         return np.nan
     days = parsed_days([value], format)

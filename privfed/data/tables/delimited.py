@@ -77,7 +77,7 @@ def delimiter_of(path: Path, encoding: str) -> str | None:
 
 
 def unpacked(path: Path, length: int = -1) -> bytes:
-    """The first `length` bytes of a file, decompressed; all if `length` is -1.
+    """Returns the first `length` bytes of a file, decompressed; all if `length` is -1.
 
     Raises `OSError` if the file cannot be read.
     """
@@ -116,7 +116,7 @@ def encoding_of(sample: Path) -> str:
 
 
 def csv_header(path: Path, dialect: Dialect, skips: bool = False) -> list[str]:
-    """The names in the first row, which are private; `skips` is that of `read_csv`."""
+    """Returns the names in the first row, which are private; for `skips`, see `read_csv`."""
     from pyarrow import csv
 
     one_thread = _reading(dialect, threads=False)  # then errors state the row
@@ -132,7 +132,7 @@ def read_csv(
     dialect: Dialect,
     skips: bool = False,
 ) -> pyarrow.Table:
-    """The columns `numbers` (float64) and `words` (text) of a CSV file.
+    """Returns the columns `numbers` (float64) and `words` (text) of a CSV file.
 
     If a cell of `numbers` is not a number, all columns are text. If `skips` is true, rows with too
     few or too many cells are skipped.
@@ -184,7 +184,7 @@ _PROBLEM = re.compile(
 
 
 def csv_problem(path: Path, error: Exception, dialect: Dialect) -> tuple[str, str]:
-    """The position and the description of a known pyarrow error; both are "" for other errors.
+    """Returns position and description of a known pyarrow error; both are "" for others.
 
     The error's own text is left out, since it quotes the row.
     """

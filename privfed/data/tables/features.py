@@ -72,7 +72,7 @@ class DeclaredNames:
         return [n for n in fitting if n not in self._taken and fnmatchcase(n, pattern)]
 
     def public_name(self, name: str, pattern: str) -> str:
-        """The name of a column in messages: its declared name, or its number and the pattern."""
+        """Returns the name of a column for messages: as declared, or its number and the pattern."""
         if pattern in (name, escape(name)):
             return repr(name)
         return f"number {self._places[name]} (of {pattern!r})"
@@ -89,8 +89,8 @@ def feature_matrix(
     A single column of arrays, such as images, is mapped instead of copied.
 
     Returns:
-      The features `[rows, features]`, and the number of values that were clipped or have no
-      category.
+      The features `[rows, features]`, and the number of values that were clipped or are undeclared
+      words.
 
     Raises:
       Refused: if `rules` refuses a cell.
@@ -126,7 +126,7 @@ def _mapped(feature: NumberFeature, array: np.ndarray, rules: CellRules) -> tupl
 
 
 def outside_bounds(numbers: Mapping[str, NumberFeature], table: Columns) -> tuple[Outside, ...]:
-    """For each declaration of bounds, the fraction of numbers outside, and the numbers' range."""
+    """Returns the `Outside` of each declaration of bounds in `numbers`, for the rows of `table`."""
     declared: dict[tuple[str, float, float], list[np.ndarray]] = {}
     for name, feature in numbers.items():
         key = (feature.column, feature.low, feature.high)
@@ -153,7 +153,7 @@ def _count_outside(feature: NumberFeature, array: np.ndarray, rules: CellRules) 
 
 
 def scaled(numbers: np.ndarray, low: float, high: float) -> np.ndarray:
-    """`numbers` clipped to [low, high] and scaled onto [-1, 1]."""
+    """Returns `numbers` clipped to [low, high] and scaled onto [-1, 1]."""
     start, end = _ONTO
     return (numbers.clip(low, high) - low) * ((end - start) / (high - low)) + start
 
@@ -164,7 +164,7 @@ def declared_preprocessing(
     categories: Mapping[str, tuple[CategoryFeature, Words]],
     clips: bool,
 ) -> Preprocessing:
-    """The preprocessing by which `feature_matrix` computed `x`."""
+    """Returns the preprocessing by which `feature_matrix` computed `x`."""
     features = [(feature, int(np.prod(array.shape[1:]))) for feature, array in numbers.values()]
     if isinstance(x, Mapped):
         return Preprocessing.of_mapped(features[0][0].column, x, clips)
@@ -249,7 +249,7 @@ def has_labels(table: Columns, labels: Sequence[str], called: str) -> bool:
 
 
 def _empty(table: Columns, label: str) -> np.ndarray:
-    """Mask `[N]` of rows with an empty cell in the column `label`."""
+    """Returns the mask `[N]` of rows with an empty cell in the column `label`."""
     if label in table.words:
         return table.words[label].codes < 0
     numbers = table.numbers[label]
@@ -317,7 +317,7 @@ class LabelDeclaration:
             raise ValueError("the label has one class; expected two or more classes")
 
     def encoded(self, table: Columns, rules: CellRules) -> EncodedLabels:
-        """The labels of `table`. Raises `Refused` if a cell is not as declared."""
+        """Returns the labels of `table`. Raises `Refused` if a cell is not as declared."""
         if not self.single:
             columns = [
                 rules.binary_labels(table.numbers[name], repr(name)) for name in self.columns
@@ -341,7 +341,7 @@ class LabelDeclaration:
         return EncodedLabels(y, 1, Meaning(scale=(high - low) / 2, shift=(high + low) / 2), clipped)
 
     def with_placeholders(self, table: Columns) -> Columns:
-        """`table` with placeholder labels of the declared form."""
+        """Returns `table` with placeholder labels of the declared form."""
         if self.values:
             return with_placeholder_labels(table, dict.fromkeys(self.columns, self.values[0]), {})
         number = self.bounds[0] if self.bounds else 0.0

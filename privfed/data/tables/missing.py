@@ -69,7 +69,10 @@ def refuse_misplaced(
 
 
 def empty_number(missing: Missing, *names: str) -> float | None:
-    """Replacement of an empty cell, by the first of `names` in `missing`; None if it is refused."""
+    """Returns the replacement of an empty cell, by the first of `names` in `missing`.
+
+    None if an empty cell is refused.
+    """
     if isinstance(missing, Mapping):
         value = next((missing[name] for name in names if name in missing), None)
         return None if isinstance(value, str) else value
@@ -77,7 +80,10 @@ def empty_number(missing: Missing, *names: str) -> float | None:
 
 
 def empty_day(missing: Missing, name: str) -> float | None:
-    """Replacement, in days, of an empty cell of the column `name`; None if the cell is refused."""
+    """Returns the replacement, in days, of an empty cell of the column `name`.
+
+    None if an empty cell is refused.
+    """
     value = missing.get(name) if isinstance(missing, Mapping) else None
     return day_number(value) if isinstance(value, str) else None
 

@@ -33,13 +33,13 @@ class Readable(Protocol):
         """The syntax of the table's cells, if they are text."""
 
     def names(self) -> list[str]:
-        """The column names, in the table's order. The names are private.
+        """Returns the column names, in the table's order. The names are private.
 
         Raises `Refused` if there is no column, or two with the same name.
         """
 
     def read(self, numbers: Called, words: Called) -> Columns:
-        """The columns `numbers` and `words`, which must exist.
+        """Returns the columns `numbers` and `words`, which must exist.
 
         Raises `Refused` if the table cannot be read, or a column of `numbers` is not numeric.
         """
@@ -49,7 +49,7 @@ class Readable(Protocol):
         """Where the table states its column names, worded for messages."""
 
     def hint(self, names: Sequence[str]) -> str:
-        """A hint to add to a message about a column that is not among `names`; may be ""."""
+        """Returns a hint for a message about a column that is not among `names`; may be ""."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class TableRows(TableFile):
     read_before: dict[tuple[str, ...], pyarrow.Table] = field(default_factory=dict)
 
     def only(self, among: np.ndarray) -> TableRows:
-        """The same table, with only the rows that the mask `among` `[N]` selects."""
+        """Returns the same table, with only the rows that the mask `among` `[N]` selects."""
         return replace(self, among=among)
 
     def names(self) -> list[str]:
@@ -137,7 +137,7 @@ class TableObject:
         return arrow_columns(table, numbers, words, self.called, self.dialect)
 
     def all_columns(self) -> pyarrow.Table:
-        """All columns. Raises `Refused` if one cannot be converted to Arrow."""
+        """Returns all columns. Raises `Refused` if one cannot be converted to Arrow."""
         return as_arrow(self.table, self.names(), self.called)
 
     def hint(self, names: Sequence[str]) -> str:

@@ -62,7 +62,7 @@ class BinaryCrossEntropy(Loss):
         return {"auc": auc, "accuracy": self.client_measure(scores)[1]}
 
     def client_measure(self, scores: Tensor) -> tuple[str, float]:
-        """The accuracy, since the ROC AUC is undefined for clients with one class only."""
+        """Returns the accuracy, since the ROC AUC is undefined for clients with one class only."""
         score, y = scores.nan_to_num().unbind(1)
         return "accuracy", float(((score > 0) == (y > 0.5)).double().mean())
 
@@ -97,7 +97,7 @@ class MultiLabel(Loss):
         return log_odds(y.double().mean(0))
 
     def baseline_outputs(self, y: Tensor, width: int) -> Tensor:
-        """Outputs proportional to the recall that each label adds to a constant prediction.
+        """Returns outputs proportional to each label's part in a constant prediction's recall.
 
         A label's output is the mean of 1 / n over the examples that have it, among n labels each,
         and of 0 over all others. The k labels with the largest outputs are the best constant
@@ -159,14 +159,14 @@ class CrossEntropy(Loss):
         return examples.classes
 
     def minimiser(self, y: Tensor, width: int) -> Tensor:
-        """The logarithm of each class's frequency; every example has the same weight."""
+        """Returns the logarithm of each class's frequency; every example has the same weight."""
         labelled = (y != NO_LABEL).view(len(y), -1)
         weights = labelled / labelled.sum(1, keepdim=True).clamp(min=1)
         shares = _class_weights(y, weights.view(y.shape), width)
         return (shares / shares.sum().clamp(min=1)).clamp(min=TINY_SHARE).log()
 
     def baseline_outputs(self, y: Tensor, width: int) -> Tensor:
-        """The number of labels of each class, so that the most frequent class is predicted."""
+        """Returns each class's number of labels: the most frequent class is then predicted."""
         return _class_weights(y, torch.ones_like(y), width)
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -200,7 +200,7 @@ class CrossEntropy(Loss):
         return outputs.softmax(-1)
 
     def predict(self, outputs: Tensor, meaning: Meaning) -> dict[str, Tensor]:
-        """The most likely class, and its probability.
+        """Returns the most likely class, and its probability.
 
         For a single label, the probability of every class is included; for a sequence, only that of
         the predicted class at each position.
@@ -213,6 +213,6 @@ class CrossEntropy(Loss):
 
 
 def _class_weights(y: Tensor, weights: Tensor, classes: int) -> Tensor:
-    """The sum `[classes]` of each class's `weights` `[N, *]`; unlabelled positions do not count."""
+    """Returns the sum `[classes]` of each class's `weights` over labelled positions."""
     labelled = y != NO_LABEL
     return torch.bincount(y[labelled], weights[labelled].double(), minlength=classes)

@@ -31,15 +31,16 @@ class SquaredError(Loss):
         return "mae"
 
     def defaults(self, task: Task) -> Mapping[str, Any]:
-        """Defaults with a client learning rate that cannot overshoot in a linear model.
+        """Returns defaults with a client learning rate that cannot overshoot in a linear model.
 
         For one output w.x + b, the mean of (w.x + b - y)^2 over any batch has the Hessian 2 mean(x'
         x'^T), x' = (x, 1): positive semi-definite, its largest eigenvalue at most its trace, 2
         mean(|x|^2 + 1) <= L = 2 (squared_norm + 1). A gradient step at rate 1 / L therefore
-        multiplies the error in every direction by a factor in [0, 1], on every batch, so local
-        training never moves away from a batch's minimiser, whatever its number of steps. (At a rate
-        above 2 / L the error may grow without bound.) If no bound on inputs is declared, 1000 is
-        assumed, and the statement holds only if that bound holds.
+        multiplies the error in every direction by a factor in [0, 1], on every batch. Local
+        training then never moves away from a batch's minimiser, whatever its number of steps. (At a
+        rate above 2 / L the error may grow without bound.) The default is 1 / L rounded to 3
+        significant digits, with factors of at least -0.005. If no bound on inputs is declared, 1000
+        is assumed, and the statement holds only if that bound holds.
         """
         declared = task.squared_norm
         bound = _UNDECLARED if declared is None else declared

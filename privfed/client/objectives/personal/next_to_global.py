@@ -152,13 +152,13 @@ class Apfl(WithPersonalModel):
 
 
 def _parts(carried: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Clients' own models `[c, d]` and their weights `[c, 1]`."""
+    """Returns clients' own models `[c, d]` and their weights `[c, 1]`."""
     if carried is None:
         raise ValueError("APFL needs each client's own model and its weight")
     return carried[:, :-1], carried[:, -1:]
 
 
 def _mixture(carried: Tensor | None, w: Tensor) -> Tensor:
-    """Mixtures `[c, d]` of clients' own models with the models w `[c, d]`."""
+    """Returns mixtures `[c, d]` of clients' own models with the models w `[c, d]`."""
     v, alpha = _parts(carried)
     return alpha * v + (1 - alpha) * w
