@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from privfed.api.population import Declaration as Declaration
     from privfed.api.population import Table as Table
     from privfed.api.population import declare as declare
+    from privfed.api.regression import regression as regression
     from privfed.api.rounds import Round as Round
     from privfed.api.run import Run as Run
     from privfed.api.survival import survival as survival
@@ -85,6 +86,7 @@ _PLACES = {
     "import_claim": "privfed.api.claims:import_claim",
     "load": "privfed.api.training:load",
     "predict": "privfed.api.commands:predict",
+    "regression": "privfed.api.regression:regression",
     "resume": "privfed.api.training:resume",
     "runs": "privfed.api.commands:runs",
     "start": "privfed.api.training:start",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Protocol
 
@@ -64,6 +66,25 @@ class ClientCounts(Protocol):
         """
 
 
+MOST_CELLS = 10_000
+"""Largest number of cells of a table in which each client is one cell."""
+
+
+def refuse_many(cells: int, fewer: str) -> None:
+    """Raises `ValueError` if there are too many cells; `fewer` names what to reduce."""
+    if cells > MOST_CELLS:
+        raise ValueError(
+            f"there are {cells} cells, but at most {MOST_CELLS:,} are counted; expected fewer "
+            f"{fewer}"
+        )
+
+
+def refuse_unordered(edges: Sequence[float]) -> None:
+    """Raises `ValueError` unless the ends of bins are finite and ascending."""
+    if not all(map(math.isfinite, edges)) or any(low >= high for low, high in pairwise(edges)):
+        raise ValueError(f"the bins' ends are {[*edges]}; expected finite ascending numbers")
+
+
 class CountedTable(Part):
     """A table of which each client contributes to public counts, by at most `rows_per_client` rows.
 
@@ -109,6 +130,14 @@ class CountedTable(Part):
     def sources(self, seed: int) -> tuple[str, ...]:
         """Returns the origins that the same table has as a source of training examples."""
         return origins_of_file(self.client, self.path)
+
+    def refuse_several_cells(self, counted: Iterable[str]) -> None:
+        """Raises `ValueError` unless a client is one cell of `counted` columns, named once each."""
+        if self.rows_per_client != 1:
+            raise ValueError("rows_per_client has to be 1: a client is one cell of the table")
+        named = [*counted, self.client, *filter(None, [self.site])]
+        if len({*named}) < len(named):
+            raise ValueError(f"columns are named twice in {', '.join(named)}; expected each once")
 
     def load(self, clients: int, streams: Streams) -> Examples:
         """Returns one example per client and site: indices of the counts to which its rows add."""

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting import durable
+from accounting.documents import Encoded
 from accounting.guarantee import Guarantee, spent
 from accounting.ledger import Ledger
 from privfed.analytics.counted_table import CountedTable
 from privfed.analytics.described_table import DescribedTable
-from privfed.analytics.description_run import DescriptionRequest, description_of
+from privfed.analytics.description_run import DescriptionRequest, by_column, description_of
 from privfed.analytics.estimates import Sums
 from privfed.analytics.number_estimates import interval
 from privfed.analytics.statistics_file import STATISTICS, Statistics, write_statistics
 from privfed.config.config import Config
 from privfed.core.errors import Refused, resume_command
 from privfed.core.parts import Part
+from privfed.core.text import dump
 from privfed.plan.plan import Plan, solve_plan
 from privfed.plan.rule import message_length
 from privfed.run.outcome import Observer
@@ -100,6 +103,46 @@ class ReleasedCounts:
         """The guarantee of the run's charges."""
         privacy = self.config.privacy
         return spent(self.ledger, privacy.delta, privacy.accountant)
+
+    def cost(self, path: Path) -> dict[str, Any]:
+        """Returns the fields of a `CountsRelease` in the run directory `path`."""
+        return {
+            "guarantee": self.guarantee,
+            "mechanism": self.config.names["mechanism"],
+            "note": self.plan.simulation,
+            "ledger_head": self.ledger.head().hex(),
+            "run": str(path),
+            "noise": self.noise,
+        }
+
+
+@dataclass(frozen=True)
+class CountsRelease(Encoded):
+    """A release whose estimates are post-processing of one table of counts, and its cost.
+
+    Attributes:
+      guarantee: the guarantee of the release with the earlier runs that it counts.
+      mechanism: the name of the mechanism.
+      note: why epsilon is nominal; None for a real release.
+      ledger_head: the head of the run's ledger.
+      run: the run directory.
+      noise: standard deviation of the noise on each cell.
+    """
+
+    file: ClassVar[str]
+    """The file of estimates in the run directory."""
+    guarantee: Guarantee
+    mechanism: str
+    note: str | None
+    ledger_head: str
+    run: str
+    noise: float
+
+    def write(self) -> Self:
+        """Writes the estimates into the run directory, and returns them."""
+        content = dump(self.to_json(), indent=1) + "\n"
+        durable.write_atomically(Path(self.run) / self.file, content.encode())
+        return self
 
 
 def released_counts(path: Path, counted: type[CountedTable], command: str) -> ReleasedCounts:
@@ -202,6 +245,30 @@ def _stated(released: ReleasedCounts, sums: Sums, path: Path) -> Statistics:
         randomness=config.run.randomness,
         seed=config.run.seed,
     )
+
+
+def declared_values(
+    data: Mapping[str, Any], column: str, option: str, alternative: str = ""
+) -> Any:
+    """Returns the values that [data.categories] declares for a column.
+
+    Args:
+      data: the section [data] of a run file.
+      column: the column.
+      option: the option that names the column, for messages.
+      alternative: the end of the message, if there is another remedy.
+
+    Raises:
+      Refused: if they are not declared.
+    """
+    declared = by_column(data, "categories")
+    if column not in declared:
+        raise Refused(
+            f"{option} is {column!r}, but [data.categories] does not declare its values, which "
+            f"have to be public; declare {column} = [...]{alternative}",
+            key="data.categories",
+        )
+    return declared[column]
 
 
 def _set(part: object, keys: Collection[str] | None = None) -> dict[str, Any]:

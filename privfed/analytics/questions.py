@@ -83,6 +83,10 @@ class ValuesQuestion:
         ]
         return np.array([*nodes, MISSING_NODE])[words.codes][:, None]
 
+    def levels(self, words: Words, dialect: Dialect) -> Indices:
+        """Returns the index of each entry's value in `values`, -1 for other entries, `[N]`."""
+        return np.asarray(np.maximum(self.places(words, dialect)[:, 0] - OTHER_NODE - 1, -1))
+
     def _node(self, value: str, place: Mapping[str, int], dialect: Dialect) -> int:
         """Returns the tree's node for a word.
 
@@ -185,6 +189,21 @@ def number_in_cell(value: str, dialect: Dialect) -> float:
         return parsed_number(value, dialect, "")
     except Refused:
         return math.nan
+
+
+def numbers_in(words: Words, dialect: Dialect) -> NDArray[np.float64]:
+    """Returns the number of each entry, NaN for other words and empty entries, `[N]`."""
+    return np.array([*(number_in_cell(each, dialect) for each in words.values), math.nan])[
+        words.codes
+    ]
+
+
+def occurrences(
+    words: Words, occurred: Collection[object], dialect: Dialect
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Returns two masks `[N]`: entries that are in `occurred`, and entries that are not empty."""
+    nodes = as_values("", occurred).places(words, dialect)[:, 0]
+    return nodes > OTHER_NODE, nodes > MISSING_NODE
 
 
 def as_values(name: str, values: Collection[object]) -> ValuesQuestion:

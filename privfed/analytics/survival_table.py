@@ -12,7 +12,6 @@ change the sum by the square root of the number of bins.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,14 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from privfed.analytics.counted_table import CountedTable
-from privfed.analytics.questions import as_values, number_in_cell
+from privfed.analytics.counted_table import CountedTable, refuse_many, refuse_unordered
+from privfed.analytics.questions import as_values, numbers_in, occurrences
 from privfed.core.vector import Indices
 from privfed.data.tables.cells import Words
 from privfed.data.tables.delimited import Dialect
-
-MOST_CELLS = 10_000
-"""Largest number of cells: bins times groups times two, plus one."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +85,8 @@ class SurvivalCells:
         A time from the last edge on is censored at the last edge. A row is unusable if its time is
         no number or below the first edge, if its event is empty, or if its group is not declared.
         """
-        times = self._times(columns[self.time], dialect)
-        events, known = self._events(columns[self.event], dialect)
+        times = numbers_in(columns[self.time], dialect)
+        events, known = occurrences(columns[self.event], self.occurred, dialect)
         groups = self._groups(columns, dialect, len(times))
         late = times >= self.edges[-1]
         bins = np.clip(np.searchsorted(self.edges, times, side="right") - 1, 0, self.bins - 1)
@@ -101,24 +97,11 @@ class SurvivalCells:
         out[clients, 0] = cells[chosen]
         return out
 
-    def _times(self, words: Words, dialect: Dialect) -> NDArray[np.float64]:
-        """Returns the time of each row, NaN for entries that are no numbers, `[N]`."""
-        numbers = [number_in_cell(value, dialect) for value in words.values]
-        return np.array([*numbers, math.nan])[words.codes]
-
-    def _events(
-        self, words: Words, dialect: Dialect
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Returns whether the event of each row occurred, and whether its entry is not empty."""
-        nodes = as_values(self.event, self.occurred).places(words, dialect)[:, 0]
-        return nodes > 1, nodes > 0
-
     def _groups(self, columns: Mapping[str, Words], dialect: Dialect, rows: int) -> Indices:
         """Returns the group of each row, -1 for groups that are not declared, `[N]`."""
         if not self.group:
             return np.zeros(rows, dtype=np.int64)
-        nodes = as_values(self.group, self.groups).places(columns[self.group], dialect)[:, 0]
-        return np.asarray(np.maximum(nodes - 2, -1))
+        return as_values(self.group, self.groups).levels(columns[self.group], dialect)
 
 
 class SurvivalTable(CountedTable):
@@ -143,22 +126,11 @@ class SurvivalTable(CountedTable):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.rows_per_client != 1:
-            raise ValueError("rows_per_client has to be 1: a client is one cell of the table")
-        named = [*self.questions.columns, self.client, *filter(None, [self.site])]
-        if len({*named}) < len(named):
-            raise ValueError(f"columns are named twice in {', '.join(named)}; expected each once")
-        if not all(math.isfinite(edge) for edge in self.edges) or any(
-            low >= high for low, high in zip(self.edges, self.edges[1:], strict=False)
-        ):
-            raise ValueError(f"the bins' ends are {self.edges}; expected finite ascending numbers")
+        self.refuse_several_cells(self.questions.columns)
+        refuse_unordered(self.edges)
         if bool(self.group) != bool(self.groups):
             raise ValueError("group and groups are the column and its values; expected both")
-        if self.questions.length > MOST_CELLS:
-            raise ValueError(
-                f"there are {self.questions.length} cells, but at most {MOST_CELLS:,} are counted; "
-                "expected fewer bins or groups"
-            )
+        refuse_many(self.questions.length, "bins or groups")
         return self
 
     @property

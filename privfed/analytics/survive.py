@@ -7,22 +7,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from accounting import durable
-from accounting.documents import Encoded
-from accounting.guarantee import Guarantee
-from privfed.analytics.describe import ReleasedCounts, released_counts
-from privfed.analytics.description_run import by_column, counting_run, keys_of_table
+from privfed.analytics.describe import (
+    CountsRelease,
+    ReleasedCounts,
+    declared_values,
+    released_counts,
+)
+from privfed.analytics.description_run import counting_run, keys_of_table
 from privfed.analytics.survival import SurvivalCounts, SurvivalCurve, survival_curves
 from privfed.analytics.survival_table import SurvivalTable
 from privfed.analytics.survival_tests import HazardRatio, LogRank, hazard_ratios, log_rank
 from privfed.config.config import Config
 from privfed.config.reading import as_written
 from privfed.core.errors import Refused
-from privfed.core.text import dump
 from privfed.run.outcome import Observer
 from privfed.run.train import train
-
-SURVIVAL = "survival.json"
 
 
 @dataclass(frozen=True)
@@ -63,24 +62,18 @@ def survival_run_of(run_file: Path, overrides: Iterable[str], asking: SurvivalRe
     """
     raw = as_written(run_file, overrides)
     data = raw.get("data", {})
-    groups: dict[str, object] = {}
-    if asking.group:
-        declared = by_column(data, "categories")
-        if asking.group not in declared:
-            raise Refused(
-                f"--group is {asking.group!r}, but [data.categories] does not declare its values, "
-                f"which have to be public; declare {asking.group} = [...]",
-                key="data.categories",
-            )
-        groups = {"group": asking.group, "groups": declared[asking.group]}
     keys = {
         **keys_of_table(data),
         "time": asking.time,
         "event": asking.event,
         "occurred": [*asking.occurred],
         "edges": [*asking.edges],
-        **groups,
     }
+    if asking.group:
+        keys |= {
+            "group": asking.group,
+            "groups": declared_values(data, asking.group, "--group"),
+        }
     return counting_run(raw, "survival_table", SurvivalTable, keys, asking)
 
 
@@ -114,16 +107,10 @@ def survive(
 
 
 @dataclass(frozen=True)
-class SurvivalRelease(Encoded):
+class SurvivalRelease(CountsRelease):
     """A released survival table, its estimates, and its cost.
 
     Attributes:
-      guarantee: the guarantee of the release with the earlier runs that it counts.
-      mechanism: the name of the mechanism.
-      note: why epsilon is nominal; None for a real release.
-      ledger_head: the head of the run's ledger.
-      run: the run directory.
-      noise: standard deviation of the noise on each cell.
       time: the column of times.
       event: the column of events.
       group: the column of groups; "" for one group.
@@ -137,12 +124,7 @@ class SurvivalRelease(Encoded):
       hazard_ratios: the hazard ratio of each group to the first.
     """
 
-    guarantee: Guarantee
-    mechanism: str
-    note: str | None
-    ledger_head: str
-    run: str
-    noise: float
+    file = "survival.json"
     time: str
     event: str
     group: str
@@ -169,14 +151,13 @@ def survival_of(path: Path, actuarial: bool = False) -> SurvivalRelease:
     Raises:
       Refused: if the run released nothing, or is not a run of `privfed survive`.
     """
-    release = _estimated(released_counts(path, SurvivalTable, "survive"), path, actuarial)
-    durable.write_atomically(path / SURVIVAL, (dump(release.to_json(), indent=1) + "\n").encode())
-    return release
+    counts = released_counts(path, SurvivalTable, "survive")
+    return _estimated(counts, path, actuarial).write()
 
 
 def _estimated(released: ReleasedCounts, path: Path, actuarial: bool) -> SurvivalRelease:
     """Returns the estimates from a released table."""
-    source, ledger = released.config.source, released.ledger
+    source = released.config.source
     assert isinstance(source, SurvivalTable)
     cells, total = source.questions, released.total
     table = total[:-1].reshape(len(cells.groups), cells.bins, 2)
@@ -185,12 +166,7 @@ def _estimated(released: ReleasedCounts, path: Path, actuarial: bool) -> Surviva
     )
     several = len(cells.groups) > 1
     return SurvivalRelease(
-        guarantee=released.guarantee,
-        mechanism=released.config.names["mechanism"],
-        note=released.plan.simulation,
-        ledger_head=ledger.head().hex(),
-        run=str(path),
-        noise=released.noise,
+        **released.cost(path),
         time=cells.time,
         event=cells.event,
         group=cells.group,

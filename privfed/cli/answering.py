@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
+from privfed.core.errors import Refused
 from privfed.core.failures import SHOW_VALUES, ends_silently, guarded, report_error, reporting
 from privfed.core.text import dump
 
@@ -52,6 +54,36 @@ PROMISES = click.option(
     help="With --advise: the assumptions that hold in your deployment: a comma-separated list of "
     "secret, attendance and separation, or nothing; default: all three.",
 )
+
+RELEASE_EPSILON = click.option(
+    "--epsilon",
+    type=click.FloatRange(0, min_open=True),
+    help="ε of the release; default: the share budget.statistics.",
+)
+RELEASE_DELTA = click.option(
+    "--delta", type=click.FloatRange(0, 1, True, True), help="Default: privacy.delta."
+)
+NEW_RUN = click.option(
+    "--out", type=ANY_PATH, help="The run directory; default: a new folder in runs/."
+)
+
+
+def refuse_new_options(*reading: str) -> None:
+    """Raises `Refused` if options of a new release are given with the folder of an earlier one.
+
+    `reading` are options that also concern an earlier release.
+    """
+    context = click.get_current_context()
+    given = {
+        name
+        for name in context.params
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    if given - {"run_file", "as_json", "show_values", *reading}:
+        raise Refused(
+            "RUN.toml is a run directory, so its release is only read again, but options of a new "
+            "release are given; leave the options out, or name a run file"
+        )
 
 
 def data_overrides(help_text: str) -> Callable[[Command], Command]:

@@ -6,9 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
-from privfed.cli.answering import ANY_PATH, JSON, OVERRIDES, print_json, quotes_on_request
+from privfed.cli.answering import (
+    ANY_PATH,
+    JSON,
+    OVERRIDES,
+    RELEASE_DELTA,
+    RELEASE_EPSILON,
+    print_json,
+    quotes_on_request,
+    refuse_new_options,
+)
 from privfed.cli.train import resume_hint
 from privfed.core.errors import Refused
 from privfed.core.failures import report_error
@@ -73,12 +81,8 @@ def _of_statistics(described: Path, label: str) -> str:
 @click.command("describe")
 @click.argument("run_file", metavar="RUN.toml", type=ANY_PATH)
 @OVERRIDES
-@click.option(
-    "--epsilon",
-    type=click.FloatRange(0, min_open=True),
-    help="ε of the release; default: the share budget.statistics.",
-)
-@click.option("--delta", type=click.FloatRange(0, 1, True, True), help="Default: privacy.delta.")
+@RELEASE_EPSILON
+@RELEASE_DELTA
 @click.option(
     "--column", "columns", multiple=True, help="An undeclared column to describe; may be repeated."
 )
@@ -123,7 +127,7 @@ def describe_command(
     from privfed.report.statistics import statistics_tables
 
     if run_file.is_dir():
-        _refuse_more()
+        refuse_new_options()
         statistics = statistics_of(run_file)
     else:
         folder, file = _places(out)
@@ -155,18 +159,3 @@ def _places(out: Path | None) -> tuple[Path, Path | None]:
             "new folder"
         )
     return out.with_suffix(""), out
-
-
-def _refuse_more() -> None:
-    """Raises `Refused` if options of a new release are given with the folder of an earlier one."""
-    context = click.get_current_context()
-    given = {
-        name
-        for name in context.params
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    }
-    if given - {"run_file", "as_json", "show_values"}:
-        raise Refused(
-            "RUN.toml is a run directory, so its statistics are only read again, but options of a "
-            "new release are given; leave the options out, or name a run file"
-        )

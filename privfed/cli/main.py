@@ -20,6 +20,7 @@ from privfed.cli.check import check_command
 from privfed.cli.describe import declare_command, describe_command
 from privfed.cli.experiment import experiment_command
 from privfed.cli.federation import federation
+from privfed.cli.regress import regress_command
 from privfed.cli.runs import (
     claim_group,
     compare_command,
@@ -199,6 +200,7 @@ for command in (
     list_command,
     new,
     predict_command,
+    regress_command,
     runs_command,
     report_command,
     site,

@@ -7,9 +7,18 @@ from typing import Any
 
 import click
 
-from privfed.cli.answering import ANY_PATH, JSON, OVERRIDES, print_answer, quotes_on_request
+from privfed.cli.answering import (
+    ANY_PATH,
+    JSON,
+    NEW_RUN,
+    OVERRIDES,
+    RELEASE_DELTA,
+    RELEASE_EPSILON,
+    print_answer,
+    quotes_on_request,
+    refuse_new_options,
+)
 from privfed.cli.train import resume_hint
-from privfed.core.errors import Refused
 from privfed.core.failures import report_error
 
 
@@ -40,17 +49,13 @@ from privfed.core.failures import report_error
     help="Instead of --until: an end of a bin, in ascending order; repeat it for each.",
 )
 @click.option(
-    "--epsilon",
-    type=click.FloatRange(0, min_open=True),
-    help="ε of the release; default: the share budget.statistics.",
-)
-@click.option("--delta", type=click.FloatRange(0, 1, True, True), help="Default: privacy.delta.")
-@click.option(
     "--actuarial",
     is_flag=True,
     help="Count a censored client as at risk for half of its bin; default: for all of it.",
 )
-@click.option("--out", type=ANY_PATH, help="The run directory; default: a new folder in runs/.")
+@RELEASE_EPSILON
+@RELEASE_DELTA
+@NEW_RUN
 @JSON
 @quotes_on_request
 def survive_command(run_file: Path, out: Path | None, as_json: bool, **asked: Any) -> int:
@@ -62,23 +67,13 @@ def survive_command(run_file: Path, out: Path | None, as_json: bool, **asked: An
     from privfed.api.survival import survival
     from privfed.store.folders import new_folder
 
-    overrides, edges = asked.pop("overrides"), asked.pop("edges")
     if run_file.is_dir():
-        _refuse_more(asked, edges)
+        refuse_new_options("actuarial")
         return print_answer(survival(run_file, actuarial=asked["actuarial"]), as_json)
-    asked |= {"edges": edges or None, "occurred": asked["occurred"] or (1,)}
+    overrides = asked.pop("overrides")
+    asked |= {"edges": asked["edges"] or None, "occurred": asked["occurred"] or (1,)}
     folder = out or new_folder("survival")
     try:
         return print_answer(survival(run_file, out=folder, keys=overrides, **asked), as_json)
     except (KeyboardInterrupt, OSError) as error:
         return report_error(error, resume_hint(folder))
-
-
-def _refuse_more(asked: dict[str, Any], edges: tuple[float, ...]) -> None:
-    """Raises `Refused` if options of a new release are given with a run directory."""
-    given = {name for name, value in asked.items() if value and name not in ("bins", "actuarial")}
-    if given or edges:
-        raise Refused(
-            "RUN.toml is a run directory, so its table is only read again, but options of a new "
-            "release are given; leave the options out, or name a run file"
-        )

@@ -271,6 +271,7 @@ GIVEN: dict[str, dict[str, str]] = {
         "given_arrays": "privfed.data.sources.table:GivenArrays",
         "described_table": "privfed.analytics.described_table:DescribedTable",
         "survival_table": "privfed.analytics.survival_table:SurvivalTable",
+        "regression_table": "privfed.analytics.regression_table:RegressionTable",
     },
     "model": {
         "given_module": "privfed.models.given_module:GivenModule",

@@ -7,19 +7,23 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from accounting.statement import epsilon_at
 from privfed.analytics.survival import SurvivalCurve, SurvivalEstimate
-from privfed.analytics.survive import SURVIVAL, SurvivalRelease
+from privfed.analytics.survive import SurvivalRelease
 from privfed.core.text import visible
 from privfed.grid.pictures.figures import COLOURS, DASHES
 from privfed.report.canvas import canvas
 from privfed.report.page.blocks import Chapter, Facts, Figures, Paragraph, Picture
 from privfed.report.page.drawing import as_svg, inline, without_warnings
-from privfed.report.tables import rows
+from privfed.report.tables import (
+    decimal,
+    estimated_count,
+    release_rows,
+    rows,
+    with_interval,
+)
 
 _SHOWN = 10
 """Number of times in a curve's table."""
-_DIGITS = 3
 
 
 def survival_tables(release: SurvivalRelease) -> Group:
@@ -33,7 +37,7 @@ def survival_tables(release: SurvivalRelease) -> Group:
             table.add_row(*map(Text, line))
         title = [Text(f"{visible(release.group)} = {visible(curve.group)}", style="bold")]
         parts += [*(title if release.group else []), table, ""]
-    return Group(*parts, rows(_facts(release)))
+    return Group(*parts, rows(_facts(release) | release_rows(release)))
 
 
 def _lines(curve: SurvivalCurve) -> list[list[str]]:
@@ -42,8 +46,8 @@ def _lines(curve: SurvivalCurve) -> list[list[str]]:
     return [
         [
             f"{point.time:g}",
-            _count(point.at_risk.value),
-            _number(point.survival.value),
+            estimated_count(point.at_risk.value),
+            decimal(point.survival.value),
             _interval(point.survival),
             _interval(point.band),
         ]
@@ -52,33 +56,27 @@ def _lines(curve: SurvivalCurve) -> list[list[str]]:
 
 
 def _facts(release: SurvivalRelease) -> dict[str, str]:
-    """Returns tests, summaries and cost, by label."""
+    """Returns tests, summaries and counts, by label."""
     facts = {}
     for curve in release.curves:
         of = f" {visible(curve.group)}" if release.group else ""
-        facts[f"median{of}"] = _estimate(curve.median)
-        facts[f"restricted mean{of}"] = _estimate(curve.restricted_mean)
+        facts[f"median{of}"] = _with_interval(curve.median)
+        facts[f"restricted mean{of}"] = _with_interval(curve.restricted_mean)
     if release.log_rank is not None:
         test = release.log_rank
         facts["log-rank test"] = (
             f"chi-squared {test.statistic:.3g}, {test.degrees} df, p = {test.p_value:.2g}"
         )
     for each in release.hazard_ratios:
-        estimate = SurvivalEstimate(each.ratio, each.low, each.high)
+        ratio = with_interval(each.ratio, each.low, each.high, missing="not reached")
         p_value = "" if each.p_value is None else f", p = {each.p_value:.2g}"
         facts[f"hazard {visible(each.group)}"] = (
-            f"{_estimate(estimate)} relative to {visible(each.reference)}{p_value}"
+            f"{ratio} relative to {visible(each.reference)}{p_value}"
         )
-    counted = ", ".join(_count(each) for each in release.clients)
-    bound = release.guarantee
+    counted = ", ".join(estimated_count(each) for each in release.clients)
     return facts | {
-        "clients": f"{counted}; {_count(release.unusable)} without a usable entry",
+        "clients": f"{counted}; {estimated_count(release.unusable)} without a usable entry",
         "noise": f"standard deviation {release.noise:.3g} on each cell; intervals contain it",
-        "ε": epsilon_at(bound.epsilon, bound.delta, bool(release.note)),
-        "unit": f"{bound.unit}, {bound.relation}, by {release.mechanism} noise",
-        "ledger head": f"{release.ledger_head} at 1 charges",
-        "release": f"{release.run}/{SURVIVAL}",
-        **({"note": release.note} if release.note else {}),
     }
 
 
@@ -86,11 +84,10 @@ def survival_chapter(release: SurvivalRelease) -> Chapter:
     """Returns the chapter with curves, bands, numbers at risk, and tests."""
     head = ["group", *(f"{start:g}" for start in release.edges[:-1])]
     lines = [
-        [curve.group or "all", *(_count(point.at_risk.value) for point in curve.points)]
+        [curve.group or "all", *(estimated_count(point.at_risk.value) for point in curve.points)]
         for curve in release.curves
     ]
     columns = frozenset(range(1, len(head)))
-    facts = {key: value for key, value in _facts(release).items() if key not in _ELSEWHERE}
     words = (
         "Curves, intervals and tests follow from one noised table, and contain both sampling and "
         "noise. Shaded: simultaneous 95 % bands."
@@ -102,13 +99,9 @@ def survival_chapter(release: SurvivalRelease) -> Chapter:
             Paragraph(words),
             _picture(release),
             Figures("Estimated numbers at risk at the beginning of each bin", head, lines, columns),
-            Facts(facts),
+            Facts(_facts(release)),
         ],
     )
-
-
-_ELSEWHERE = frozenset({"ε", "unit", "ledger head", "release", "note"})
-"""Labels of facts that other chapters of the page state."""
 
 
 def _picture(release: SurvivalRelease) -> Picture:
@@ -135,7 +128,7 @@ def _picture(release: SurvivalRelease) -> Picture:
         drawn = as_svg(figure)
     ends = "; ".join(
         f"{visible(curve.group) or 'all clients'} ends at "
-        f"{_number(curve.points[-1].survival.value)}"
+        f"{decimal(curve.points[-1].survival.value)}"
         for curve in release.curves
     )
     return Picture(inline(drawn, "survival", title, f"{ends}."), title)
@@ -145,22 +138,9 @@ def _end(value: float | None, other: float) -> float:
     return other if value is None else value
 
 
-def _number(value: float | None) -> str:
-    return "—" if value is None else f"{value:.{_DIGITS}f}"
-
-
-def _count(value: float | None) -> str:
-    return "—" if value is None else f"{max(value, 0.0):.0f}"
-
-
 def _interval(estimate: SurvivalEstimate) -> str:
-    return f"{_number(estimate.low)} to {_number(estimate.high)}"
+    return f"{decimal(estimate.low)} to {decimal(estimate.high)}"
 
 
-def _estimate(estimate: SurvivalEstimate) -> str:
-    """Formats an estimate with its interval: "7.1 (5.9 to not reached)"."""
-    value, low, high = (
-        "not reached" if each is None else f"{each:.4g}"
-        for each in (estimate.value, estimate.low, estimate.high)
-    )
-    return f"{value} ({low} to {high})"
+def _with_interval(estimate: SurvivalEstimate) -> str:
+    return with_interval(estimate.value, estimate.low, estimate.high, missing="not reached")

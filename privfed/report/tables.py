@@ -9,12 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from accounting.ledger import BudgetChange
+from accounting.statement import epsilon_at
 from privfed.core.errors import for_interface
 from privfed.core.text import number
 from privfed.privacy.shared_noise import OTHER_PARTY
 
 if TYPE_CHECKING:  # lists of runs need no accountants
     from accounting.guarantee import Guarantee
+    from privfed.analytics.describe import CountsRelease
 
 LONGER_THAN_CLIPPED = 1.0005
 """An increase of norms by rounding is reported if its factor exceeds this."""
@@ -57,6 +59,34 @@ def overflow_text(probability: float) -> str:
 def head_line(head: str, charges: int) -> str:
     """Formats a ledger's head, which users record elsewhere for `privfed audit --head`."""
     return f"{head} at {charges} charges"
+
+
+def release_rows(release: CountsRelease) -> dict[str, str]:
+    """Returns rows on the cost of a release of counts; a report page states them elsewhere."""
+    bound = release.guarantee
+    return {
+        "ε": epsilon_at(bound.epsilon, bound.delta, bool(release.note)),
+        "unit": f"{bound.unit}, {bound.relation}, by {release.mechanism} noise",
+        "ledger head": head_line(release.ledger_head, 1),
+        "release": f"{release.run}/{release.file}",
+        **({"note": release.note} if release.note else {}),
+    }
+
+
+def decimal(value: float | None) -> str:
+    """Formats a number with three decimals; None as a dash."""
+    return "—" if value is None else f"{value:.3f}"
+
+
+def estimated_count(value: float | None) -> str:
+    """Formats an estimated count, at least 0; None as a dash."""
+    return "—" if value is None else f"{max(value, 0.0):.0f}"
+
+
+def with_interval(*estimate: float | None, missing: str) -> str:
+    """Formats a value, low and high as "7.1 (5.9 to 8.2)"; `missing` takes the place of None."""
+    value, low, high = (missing if each is None else f"{each:.4g}" for each in estimate)
+    return f"{value} ({low} to {high})"
 
 
 def chosen_row(chosen: bool) -> dict[str, str]:

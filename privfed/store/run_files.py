@@ -58,6 +58,7 @@ FILES = {
     "report/page.html": "a page about the run, by `privfed report`",
     "report/claim.html": "a page about the run's claim, by `privfed report --claim-page`",
     "statistics.json": "statistics that `privfed describe` released",
+    "regression.json": "odds ratios that `privfed regress` released",
     "survival.json": "survival curves and tests that `privfed survive` released",
     "counted_by.txt": "runs that count this run's charges; this run may then charge no more",
     "private/": "secret files, mode 0700: never publish them, or copy them for a second run",

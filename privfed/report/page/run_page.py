@@ -9,6 +9,8 @@ from accounting.accountants import ACCOUNTANTS
 from accounting.curves import Curve, over_delta, over_rounds, spent_events
 from accounting.guarantee import guarantee
 from accounting.statement import at_delta
+from privfed.analytics.regress import regression_of
+from privfed.analytics.regression_table import RegressionTable
 from privfed.analytics.survival_table import SurvivalTable
 from privfed.analytics.survive import survival_of
 from privfed.core.text import ceiling, number, size_of
@@ -21,6 +23,7 @@ from privfed.report.page.left_out import left_out_chapters
 from privfed.report.page.promise import headline, promise_chapter
 from privfed.report.page.run_facts import PageFacts
 from privfed.report.page.simulated import simulation_chapter
+from privfed.report.regression import regression_chapter
 from privfed.report.survival import survival_chapter
 from privfed.report.tables import counted
 from privfed.run.forecast import RoundForecast
@@ -167,11 +170,16 @@ def run_page(facts: PageFacts, simulation: bool) -> Page:
 
 
 def _results(facts: PageFacts) -> Iterator[Chapter]:
-    """Yields the chapter on what was released: survival curves, or a trained model."""
-    if facts.config is None or not isinstance(facts.config.source, SurvivalTable):
+    """Yields the chapter on what was released: estimates from counts, or a trained model."""
+    source, path = facts.config and facts.config.source, facts.record.path
+    if not isinstance(source, SurvivalTable | RegressionTable):
         yield learning_chapter(facts)
-    elif facts.audit.charges:
-        yield survival_chapter(survival_of(facts.record.path))
+    elif not facts.audit.charges:
+        return
+    elif isinstance(source, SurvivalTable):
+        yield survival_chapter(survival_of(path))
+    else:
+        yield regression_chapter(regression_of(path))
 
 
 def _banners(facts: PageFacts) -> Iterator[Banner]:

@@ -64,7 +64,7 @@ def test_a_mean_lies_in_its_interval(repeats):
 )
 def test_a_folder_is_read_again_as_it_is(tmp_path, words):
     assert run("describe", tmp_path, *words).exit_code == 2
-    assert "are only read again" in run("describe", tmp_path, *words).output
+    assert "is only read again" in run("describe", tmp_path, *words).output
 
 
 def test_words_that_were_cut_are_not_taken_for_none(tmp_path):

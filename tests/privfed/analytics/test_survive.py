@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from clinical_tables import FULL, MASKS, SEEDED, patients, run_file
 from commands import run
 from html_page import Document
 from lanes import every_case
@@ -29,53 +30,7 @@ from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 
 ROOT = Path(__file__).resolve().parents[3]
-SEEDED = ("--set", "run.randomness=seeded")
 ASKED = ("--time", "days", "--event", "died", "--until", "100", "--bins", "5", "--epsilon", "4")
-FULL = ("--set", "cohort.size=0", "--set", "cohort.sampler=full")
-MASKS = ("--set", "secure.protocol=masks", "--set", "privacy.mechanism=discrete_gaussian")
-
-
-def patients(count=400, seed=0):
-    """Returns the columns of a table: exponential times in two arms, uniform censoring, 4 sites."""
-    rng = np.random.default_rng(seed)
-    arm = rng.choice(["a", "b"], count)
-    times = rng.exponential(np.where(arm == "a", 40.0, 80.0))
-    censoring = rng.uniform(20.0, 150.0, count)
-    return {
-        "patient": [f"p{n}" for n in range(count)],
-        "days": np.minimum(times, censoring).round(2).tolist(),
-        "died": (times <= censoring).astype(int).tolist(),
-        "arm": arm.tolist(),
-        "ward": [f"w{n % 4}" for n in range(count)],
-    }
-
-
-def run_file(folder, *lines, columns=None, clients=400, sections=""):
-    table = written(folder / "patients.csv", **(columns or patients(clients)))
-    path = folder / "run.toml"
-    path.write_text(
-        "\n".join(
-            [
-                "[data]",
-                'source = "table"',
-                f'path = "{table}"',
-                'client = "patient"',
-                'population = "trial"',
-                f"clients = {clients}",
-                'holdout = "none"',
-                *lines,
-                "[data.categories]",
-                'arm = ["a", "b"]',
-                "[cohort]",
-                f"size = {clients // 2}",
-                "[privacy]",
-                "delta = 1e-3",
-                sections,
-            ]
-        )
-        + "\n"
-    )
-    return path
 
 
 def loaded(**keys):

@@ -1,0 +1,1 @@
+"""Coverage of logistic regressions from one noised table, by simulation."""

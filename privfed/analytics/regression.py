@@ -1,0 +1,336 @@
+"""Logistic regression on levels of covariates, from noised counts of each combination.
+
+A client is in one cell: its combination c of levels, and whether the outcome occurred. Let y_c and
+z_c be the noised counts with and without the outcome, n_c = y_c + z_c, and x_c the row of the
+design: 1 for the intercept, and an indicator of each level except the first of its covariate (the
+reference). Estimates solve the score equation of maximum likelihood,
+
+  U(b) = sum_c x_c (y_c - n_c p_c) = 0,  p_c = 1 / (1 + exp(-x_c b)).
+
+U is linear in the counts, so noise of mean 0 leaves it unbiased, also in cells that are nearly
+empty, and estimates are consistent. Counts are never truncated at 0, which would bias U. The
+variance is that of sampling and noise (delta method):
+
+  V = A^-1 (A + sigma^2 B) A^-1,
+  A = sum_c n_c p_c q_c x_c x_c^T,  B = sum_c (p_c^2 + q_c^2) x_c x_c^T,  q_c = 1 - p_c.
+
+Without noise, it is the inverse of the information, as in textbooks. The same noise is in U and A,
+and U is curved. Both bias estimates in the second order, by about
+
+  -sigma^2 A^-1 sum_c p_c q_c (q_c - p_c) x_c (h_c + n_c v_c / 2),
+  h_c = x_c^T A^-1 x_c,  v_c = x_c^T A^-1 B A^-1 x_c,
+
+which is subtracted (Cox & Snell 1968). The textbook's bias from sampling remains.
+
+A level is visible if its clients with and without the outcome exceed two standard deviations of
+their noise. Clients of other levels are omitted, and these levels have no estimates; if a reference
+is omitted, neither have the other levels of its covariate. (Without noise, the coefficient of a
+level without clients of either kind is infinite, and this omission is its limit.) There are no
+estimates at all if the noise in A exceeds half of A (Frobenius norm, relative to A), or if the bias
+from noise exceeds the standard error.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+from scipy.stats import chi2, norm
+
+from accounting.documents import Encoded
+from privfed.analytics.tree import Reals
+from privfed.core.vector import Indices
+
+_Z = float(norm.isf(0.025))
+_STEPS = 50
+_LARGEST = 20.0
+"""Largest coefficient that counts as an estimate."""
+_FINITE = 300.0
+"""Largest logarithm of an odds ratio that is stated."""
+_VISIBLE = 2.0
+"""Least visible count, in standard deviations of its noise."""
+_NOISIEST = 0.5
+"""Largest relative noise in the information (Frobenius norm) with which there are estimates."""
+_LEAST = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class OutcomeCounts:
+    """Unbiased counts of clients with independent Gaussian noise on each cell.
+
+    Attributes:
+      covariates: names of the covariates.
+      levels: names of the levels of each covariate; the first is the reference.
+      occurred: clients with the outcome, one axis for each covariate.
+      others: clients without the outcome, of the same shape.
+      std: standard deviation of the noise on each cell; 0 without noise.
+    """
+
+    covariates: tuple[str, ...]
+    levels: tuple[tuple[str, ...], ...]
+    occurred: Reals
+    others: Reals
+    std: float
+
+    def __post_init__(self) -> None:
+        shape = tuple(map(len, self.levels))
+        if not shape or min(shape) < 2 or len(self.covariates) != len(shape):
+            raise ValueError("every covariate must have a name and two levels or more")
+        if self.occurred.shape != shape or self.others.shape != shape or not self.std >= 0.0:
+            raise ValueError(f"counts must have shape {shape}, and std must not be negative")
+
+
+@dataclass(frozen=True)
+class LevelEstimate(Encoded):
+    """Estimates for a level of a covariate; None if the counts have none.
+
+    Attributes:
+      level: the level.
+      clients: number of clients.
+      occurred: number of clients with the outcome.
+      proportion: crude proportion with the outcome, whatever the other covariates.
+      proportion_low: lower end of its 95 % interval.
+      proportion_high: upper end of its 95 % interval.
+      coefficient: logarithm of the odds ratio; 0 for the reference.
+      standard_error: standard error of the coefficient, of sampling and noise.
+      odds_ratio: odds of the outcome relative to the reference, with the same other levels.
+      low: lower end of its 95 % interval.
+      high: upper end of its 95 % interval.
+      p_value: two-sided p-value of a ratio of 1 (Wald test).
+    """
+
+    level: str
+    clients: float
+    occurred: float
+    proportion: float | None
+    proportion_low: float
+    proportion_high: float
+    coefficient: float | None
+    standard_error: float | None
+    odds_ratio: float | None
+    low: float | None
+    high: float | None
+    p_value: float | None
+
+
+@dataclass(frozen=True)
+class CovariateEstimate(Encoded):
+    """Estimates for a covariate, and the joint Wald test of its levels; None if it has no estimate.
+
+    Attributes:
+      covariate: the name of the covariate.
+      levels: estimates for each level; the first is the reference.
+      statistic: chi-squared statistic, with the variance of sampling and noise.
+      degrees: degrees of freedom.
+      p_value: p-value of the covariate having no effect.
+    """
+
+    covariate: str
+    levels: tuple[LevelEstimate, ...]
+    statistic: float | None
+    degrees: int
+    p_value: float | None
+
+
+@dataclass(frozen=True)
+class LogisticRegression(Encoded):
+    """A logistic regression on main effects; None if the counts have no estimate.
+
+    Attributes:
+      intercept: log-odds of the outcome in the reference levels.
+      intercept_error: standard error of the intercept.
+      covariates: estimates for each covariate.
+    """
+
+    intercept: float | None
+    intercept_error: float | None
+    covariates: tuple[CovariateEstimate, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Model:
+    """The cells that enter the score, and their design.
+
+    Attributes:
+      occurred: noised counts with the outcome, shape `[c]`.
+      total: noised counts with and without the outcome, shape `[c]`.
+      design: rows of the design, shape `[c, k]`.
+      std: standard deviation of the noise on a count.
+    """
+
+    occurred: Reals
+    total: Reals
+    design: Reals
+    std: float
+
+    def weighted(self, weights: Reals) -> Reals:
+        """Returns the sum of `weights` `[c]` times x x^T, `[k, k]`."""
+        return np.asarray(self.design.T @ (weights[:, None] * self.design))
+
+    def fitted(self) -> tuple[Reals, Reals] | None:
+        """Returns coefficients `[k]` and their covariance `[k, k]` (Newton's method), or None."""
+        fitted = np.zeros(self.design.shape[1])
+        for _ in range(_STEPS):
+            p = expit(self.design @ fitted)
+            information = self.weighted(self.total * p * (1 - p))
+            if not (np.linalg.eigvalsh(information) > _LEAST).all():
+                return None
+            score = self.design.T @ (self.occurred - self.total * p)
+            step = np.clip(np.linalg.solve(information, score), -1.0, 1.0)
+            fitted += step
+            if np.abs(fitted).max() > _LARGEST:
+                return None
+            if np.abs(step).max() < 1e-10:
+                return self._corrected(fitted)
+        return None
+
+    def _corrected(self, fitted: Reals) -> tuple[Reals, Reals] | None:
+        """Returns coefficients without their bias, and their covariance; None if too noisy."""
+        p = expit(self.design @ fitted)
+        pq = p * (1 - p)
+        inverse: Reals = np.linalg.inv(self.weighted(self.total * pq)).astype(np.float64)
+        h = self._squares(inverse)
+        if self.std * math.sqrt(2.0 * float(((pq * h) ** 2).sum())) > _NOISIEST:
+            return None
+        noise = np.asarray(self.std**2 * inverse @ self.weighted(p**2 + (1 - p) ** 2) @ inverse)
+        curved = self.std**2 * h + self.total * self._squares(noise) / 2
+        bias = np.asarray(-inverse @ (self.design.T @ (pq * (1 - 2 * p) * curved)))
+        if (bias**2 > np.diag(inverse + noise)).any():
+            return None
+        return fitted - bias, inverse + noise
+
+    def _squares(self, form: Reals) -> Reals:
+        """Returns x^T `form` x of each cell, `[c]`."""
+        return np.asarray(((self.design @ form) * self.design).sum(1))
+
+
+def logistic_regression(counts: OutcomeCounts) -> LogisticRegression:
+    """Returns the logistic regression of the outcome on the main effects of all covariates.
+
+    Args:
+      counts: the noised table.
+    """
+    margins = [_margins(counts, axis) for axis in range(len(counts.covariates))]
+    visible = [np.flatnonzero(each.visible) for each in margins]
+    fitted = _model(counts, visible).fitted() if all(map(len, visible)) else None
+    known = [fitted is not None and shown[:1] == [0] for shown in visible]
+    starts = np.cumsum([1, *(max(len(shown) - 1, 0) for shown in visible)])
+    covariates = []
+    for axis, (margin, shown) in enumerate(zip(margins, visible, strict=True)):
+        some = slice(starts[axis], starts[axis + 1])
+        effects = (fitted[0][some], fitted[1][some, some]) if fitted and known[axis] else None
+        covariates.append(_covariate(counts, axis, margin, shown, effects))
+    if fitted is None or not all(known):
+        return LogisticRegression(None, None, tuple(covariates))
+    error = math.sqrt(fitted[1][0, 0])
+    return LogisticRegression(float(fitted[0][0]), error, tuple(covariates))
+
+
+@dataclass(frozen=True, eq=False)
+class _Margins:
+    """Counts of each level of a covariate, with and without the outcome, shape `[l]`.
+
+    `noise` is the standard deviation of the noise on each.
+    """
+
+    occurred: Reals
+    others: Reals
+    noise: float
+
+    @property
+    def visible(self) -> NDArray[np.bool_]:
+        """A mask `[l]` of the visible levels."""
+        least = max(_VISIBLE * self.noise, _LEAST)
+        return np.asarray(np.minimum(self.occurred, self.others) > least)
+
+    def proportion(self, level: int) -> tuple[float | None, float, float]:
+        """Returns the proportion p of a level with the outcome, and its 95 % score interval.
+
+        It has all p with (y - n p)^2 <= z^2 (n p q + noise^2 (p^2 + q^2)): without noise, the
+        interval of Wilson (1927).
+        """
+        y, n = float(self.occurred[level]), float(self.occurred[level] + self.others[level])
+        square, noise = _Z**2, (_Z * self.noise) ** 2
+        a, b = n**2 + square * n - 2 * noise, y * n + square * n / 2 - noise
+        value = min(max(y / n, 0.0), 1.0) if n > 0.0 else None
+        if n <= 0.0 or a <= 0.0:
+            return value, 0.0, 1.0
+        root = math.sqrt(max(b**2 - a * (y**2 - noise), 0.0))
+        low, high = (min(max((b + end) / a, 0.0), 1.0) for end in (-root, root))
+        return value, low, high
+
+
+def _margins(counts: OutcomeCounts, axis: int) -> _Margins:
+    """Returns the counts of each level of the covariate with this axis."""
+    others = tuple(each for each in range(counts.occurred.ndim) if each != axis)
+    added = counts.occurred.size / counts.occurred.shape[axis]
+    noise = counts.std * math.sqrt(added)
+    return _Margins(counts.occurred.sum(others), counts.others.sum(others), noise)
+
+
+def _model(counts: OutcomeCounts, visible: list[Indices]) -> _Model:
+    """Returns the model of the `visible` levels of each covariate; the first has coefficient 0."""
+    chosen = np.ix_(*visible)
+    occurred, others = counts.occurred[chosen], counts.others[chosen]
+    columns = [np.ones(occurred.size)]
+    for axis, places in enumerate(np.indices(occurred.shape).reshape(occurred.ndim, -1)):
+        columns += [places == level for level in range(1, len(visible[axis]))]
+    design = np.stack(columns, axis=1).astype(np.float64)
+    return _Model(occurred.ravel(), (occurred + others).ravel(), design, counts.std)
+
+
+def _covariate(
+    counts: OutcomeCounts,
+    axis: int,
+    margin: _Margins,
+    visible: Indices,
+    effects: tuple[Reals, Reals] | None,
+) -> CovariateEstimate:
+    """Returns the estimates for a covariate.
+
+    Args:
+      counts: the noised table.
+      axis: the covariate's axis.
+      margin: its counts.
+      visible: its visible levels.
+      effects: coefficients of its visible levels except the first, and their covariance; None if
+        there are none.
+    """
+    wald: dict[int, _Wald] = {}
+    statistic = None
+    if effects is not None:
+        coefficients, covariance = effects
+        wald[0] = 0.0, None, 1.0, None, None, None
+        for place, level in enumerate(visible[1:]):
+            wald[int(level)] = _wald(float(coefficients[place]), float(covariance[place, place]))
+        if len(coefficients):
+            statistic = float(coefficients @ np.linalg.solve(covariance, coefficients))
+    levels = tuple(
+        LevelEstimate(
+            name,
+            float(margin.occurred[level] + margin.others[level]),
+            float(margin.occurred[level]),
+            *margin.proportion(level),
+            *wald.get(level, (None,) * 6),
+        )
+        for level, name in enumerate(counts.levels[axis])
+    )
+    degrees = max(len(wald), 1) - 1
+    p_value = None if statistic is None else float(chi2.sf(statistic, degrees))
+    return CovariateEstimate(counts.covariates[axis], levels, statistic, degrees, p_value)
+
+
+_Wald = tuple[float | None, float | None, float | None, float | None, float | None, float | None]
+
+
+def _wald(coefficient: float, variance: float) -> _Wald:
+    """Returns a coefficient, its standard error, odds ratio with interval, and p-value."""
+    error = math.sqrt(variance)
+    ratio, low, high = (
+        math.exp(end) if abs(end) < _FINITE else None
+        for end in (coefficient, coefficient - _Z * error, coefficient + _Z * error)
+    )
+    return coefficient, error, ratio, low, high, float(2 * norm.sf(abs(coefficient) / error))

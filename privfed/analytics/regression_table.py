@@ -1,0 +1,177 @@
+"""A table of an outcome by levels of covariates: each client adds 1 to one cell.
+
+A cell is a level of each covariate and whether the outcome occurred. One more cell counts the
+clients without a usable entry.
+
+*Sensitivity.* At most one row of a client counts, and it adds 1 to exactly one cell. Adding or
+removing a client (or zeroing its message) changes the vector of counts by at most 1 in L2, and
+replacing one by at most sqrt(2). Counts of single levels are sums of cells of the noised table,
+which is post-processing. If each client sent one count per covariate instead, it would change the
+sum by the square root of their number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from privfed.analytics.counted_table import CountedTable, refuse_many, refuse_unordered
+from privfed.analytics.questions import as_values, numbers_in, occurrences
+from privfed.core.text import number
+from privfed.core.vector import Indices
+from privfed.data.tables.cells import Words
+from privfed.data.tables.delimited import Dialect
+
+
+@dataclass(frozen=True)
+class CovariateLevels:
+    """A column whose values, or bins of numbers, are levels.
+
+    Attributes:
+      name: the column.
+      values: the declared values; empty if numbers are cut.
+      edges: ends of the bins [a, b), ascending; empty for declared values.
+    """
+
+    name: str
+    values: tuple[str, ...]
+    edges: tuple[float, ...] = ()
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The names of the levels; the first is the reference."""
+        bins = (f"[{number(low)}, {number(high)})" for low, high in pairwise(self.edges))
+        return self.values or tuple(bins)
+
+    def places(self, words: Words, dialect: Dialect) -> Indices:
+        """Returns the level of each entry, -1 for entries without one, `[N]`."""
+        if self.values:
+            return as_values(self.name, self.values).levels(words, dialect)
+        numbers = numbers_in(words, dialect)
+        bins = np.searchsorted(self.edges, numbers, side="right") - 1
+        return np.where(bins < len(self.edges) - 1, bins, -1)  # NaN is after the last edge
+
+
+@dataclass(frozen=True)
+class RegressionCells:
+    """The cells of a regression table.
+
+    Attributes:
+      outcome: the column that states whether the outcome occurred.
+      occurred: the entries of `outcome` that state the outcome; any other entry that is not empty
+        states that it did not occur.
+      covariates: the covariates, whose levels are the axes of the table.
+    """
+
+    outcome: str
+    occurred: tuple[str, ...]
+    covariates: tuple[CovariateLevels, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of levels of each covariate."""
+        return tuple(len(covariate.levels) for covariate in self.covariates)
+
+    @property
+    def length(self) -> int:
+        """The number of cells, with that of unusable entries."""
+        return math.prod(self.shape) * 2 + 1
+
+    @property
+    def width(self) -> int:
+        return 1
+
+    @property
+    def amplitudes(self) -> NDArray[np.float64]:
+        return np.ones(self.length)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read."""
+        return (self.outcome, *(covariate.name for covariate in self.covariates))
+
+    def of_table(
+        self,
+        columns: Mapping[str, Words],
+        dialect: Dialect,
+        chosen: Indices,
+        clients: Indices,
+        sizes: Indices,
+    ) -> Indices:
+        """Returns the cell of each client; see `privfed.analytics.counted_table.ClientCounts`.
+
+        A row is unusable if its outcome is empty, or if a covariate has none of its levels.
+        """
+        occurred, usable = occurrences(columns[self.outcome], self.occurred, dialect)
+        cells = np.zeros(len(occurred), dtype=np.int64)
+        for covariate in self.covariates:
+            levels = covariate.places(columns[covariate.name], dialect)
+            usable = usable & (levels >= 0)
+            cells = cells * len(covariate.levels) + levels
+        cells = np.where(usable, cells * 2 + ~occurred, self.length - 1)
+        out = np.full((len(sizes), 1), self.length - 1, dtype=np.int64)
+        out[clients, 0] = cells[chosen]
+        return out
+
+
+class RegressionTable(CountedTable):
+    """A table whose clients are counted by outcome and levels of covariates.
+
+    The levels are public: they are never chosen from the data.
+    """
+
+    outcome: str = Field(min_length=1)
+    """Column that states whether the outcome occurred."""
+    occurred: list[str | int | bool] = [1]
+    """Entries of `outcome` that state the outcome; any other entry that is not empty states that
+    it did not occur."""
+    covariates: list[str] = Field(min_length=1)
+    """Columns of the covariates."""
+    levels: dict[str, list[str | int | bool]] = {}
+    """Values of each covariate without `cuts`; the first is the reference."""
+    cuts: dict[str, list[float]] = {}
+    """Ends of the bins of covariates that are numbers, ascending; the first bin is the
+    reference."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if sorted(self.covariates) != sorted([*self.levels, *self.cuts]):
+            raise ValueError(
+                f"covariates are {', '.join(self.covariates)}, but levels and cuts are those of "
+                f"{', '.join([*self.levels, *self.cuts]) or 'none'}; expected each column once"
+            )
+        for edges in self.cuts.values():
+            refuse_unordered(edges)
+        cells = self.questions
+        self.refuse_several_cells(cells.columns)
+        for covariate in cells.covariates:
+            if len({*covariate.levels}) < max(len(covariate.levels), 2):
+                raise ValueError(
+                    f"the levels of {covariate.name} are {', '.join(covariate.levels) or 'none'}; "
+                    "expected at least two, each once"
+                )
+        refuse_many(cells.length, "covariates or levels")
+        return self
+
+    @property
+    def questions(self) -> RegressionCells:
+        """The cells of the table."""
+        covariates = (
+            CovariateLevels(name, (), tuple(self.cuts[name]))
+            if name in self.cuts
+            else CovariateLevels(name, as_values(name, self.levels[name]).values)
+            for name in self.covariates
+        )
+        occurred = as_values(self.outcome, self.occurred).values
+        return RegressionCells(self.outcome, occurred, tuple(covariates))
+
+    def requested(self) -> Mapping[str, Iterable[str]]:
+        return {"outcome": [self.outcome], "covariates": self.covariates}

@@ -1,0 +1,58 @@
+"""Logistic regression from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+
+from privfed.api.answer import Answer, as_path, from_here
+from privfed.core.errors import Refused
+
+
+def regression(
+    run: str | PathLike[str],
+    *,
+    outcome: str = "",
+    by: Sequence[str] = (),
+    cuts: Mapping[str, Sequence[float]] | None = None,
+    occurred: Sequence[str | int | bool] = (1,),
+    epsilon: float | None = None,
+    delta: float | None = None,
+    out: str | PathLike[str] | None = None,
+    keys: Sequence[str] = (),
+) -> Answer:
+    """Releases an outcome's counts by levels of covariates, charged once, as `privfed regress`.
+
+    Args:
+      run: a run file that describes the population; or the directory of an earlier release, which
+        is only read again.
+      outcome: the column that states whether the outcome occurred.
+      by: the columns of covariates; [data.categories] declares their values, of which the first is
+        the reference.
+      cuts: for covariates that are numbers: the ends of the bins [a, b), ascending, by column.
+      occurred: entries of `outcome` that state the outcome.
+      epsilon: epsilon of the release; None: the share `budget.statistics` of the run file.
+      delta: delta of the release; None: that of the run file.
+      out: the new run directory; by default a new folder in runs/.
+      keys: keys of the run file to change, as "section.key=value".
+
+    Returns:
+      The `regression` with coefficients, odds ratios and tests of each covariate, the noised
+      `counts`, and the `guarantee`.
+
+    Raises:
+      Refused: if the release has no proof, or a column or its levels are not declared.
+    """
+    from privfed.analytics.regress import RegressionRequest, regress, regression_of
+    from privfed.report.regression import regression_tables
+    from privfed.store.folders import new_folder
+
+    path = from_here(as_path(run, "run"))
+    if path.is_dir():
+        return Answer.of(regression_of(path), regression_tables)
+    if not outcome or not by or isinstance(by, str):
+        raise Refused("outcome and by are both needed; name a column, and a list of covariates")
+    ends = {column: tuple(map(float, edges)) for column, edges in (cuts or {}).items()}
+    asking = RegressionRequest(outcome, tuple(by), ends, tuple(occurred), epsilon, delta)
+    folder = new_folder("regression") if out is None else from_here(as_path(out, "out"))
+    return Answer.of(regress(path, keys, asking, folder), regression_tables)
