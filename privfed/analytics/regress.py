@@ -102,7 +102,7 @@ def regress(
       Refused: if the release has no proof or cannot be made; nothing is written then.
     """
     train(regression_run_of(run_file, overrides, asking), out, observers)
-    return regression_of(out)
+    return regression_of(out).write()
 
 
 @dataclass(frozen=True)
@@ -131,14 +131,14 @@ class RegressionRelease(CountsRelease):
 
 
 def regression_of(path: Path) -> RegressionRelease:
-    """Returns the estimates from the regression table that the run at `path` released; writes them.
+    """Returns the estimates from the regression table that the run at `path` released.
 
     No data are read.
 
     Raises:
       Refused: if the run released nothing, or is not a run of `privfed regress`.
     """
-    return _estimated(released_counts(path, RegressionTable, "regress"), path).write()
+    return _estimated(released_counts(path, RegressionTable, "regress"), path)
 
 
 def _estimated(released: ReleasedCounts, path: Path) -> RegressionRelease:

@@ -103,7 +103,7 @@ def survive(
       Refused: if the release has no proof or cannot be made; nothing is written then.
     """
     train(survival_run_of(run_file, overrides, asking), out, observers)
-    return survival_of(out, asking.actuarial)
+    return survival_of(out, asking.actuarial).write()
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class SurvivalRelease(CountsRelease):
 
 
 def survival_of(path: Path, actuarial: bool = False) -> SurvivalRelease:
-    """Returns the estimates from the survival table that the run at `path` released; writes them.
+    """Returns the estimates from the survival table that the run at `path` released.
 
     No data are read.
 
@@ -152,7 +152,7 @@ def survival_of(path: Path, actuarial: bool = False) -> SurvivalRelease:
       Refused: if the run released nothing, or is not a run of `privfed survive`.
     """
     counts = released_counts(path, SurvivalTable, "survive")
-    return _estimated(counts, path, actuarial).write()
+    return _estimated(counts, path, actuarial)
 
 
 def _estimated(released: ReleasedCounts, path: Path, actuarial: bool) -> SurvivalRelease:

@@ -49,7 +49,7 @@ def regression(
 
     path = from_here(as_path(run, "run"))
     if path.is_dir():
-        return Answer.of(regression_of(path), regression_tables)
+        return Answer.of(regression_of(path).write(), regression_tables)
     if not outcome or not by or isinstance(by, str):
         raise Refused("outcome and by are both needed; name a column, and a list of covariates")
     ends = {column: tuple(map(float, edges)) for column, edges in (cuts or {}).items()}

@@ -57,7 +57,7 @@ def survival(
 
     path = from_here(as_path(run, "run"))
     if path.is_dir():
-        return Answer.of(survival_of(path, actuarial), survival_tables)
+        return Answer.of(survival_of(path, actuarial).write(), survival_tables)
     if not time or not event:
         raise Refused("time and event are both needed; name the columns of the table")
     if (until is None) == (edges is None):
