@@ -1,4 +1,4 @@
-"""Backdoors for naturally occurring inputs: only labels are altered."""
+"""Backdoors for naturally occurring inputs, which are relabelled and repeated, never altered."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Natural(Hidden):
 
     Attackers collect those of their examples that show the feature: the pool. Each attacker labels
     its own examples with the feature `target`. It also replaces a `share` of its examples by random
-    ones from the pool, with replacement, labelled `target`. Only labels are changed, in training
-    and at test time.
+    ones from the pool, with replacement, labelled `target`. No input is altered, in training or at
+    test time.
 
     Success: the fraction of other classes' test examples with the feature that are classified as
     `target`.

@@ -54,8 +54,8 @@ class Fang(FullKnowledge):
     def _picked(self, honest: Tensor, view: View) -> Tensor:
         """Returns the row -lambda s with the largest lambda tried for which the rule selects it.
 
-        If the rule selects none, the last lambda tried is used. If the rule is unknown, the honest
-        mean is returned.
+        If the rule selects none, the first lambda of at most `_LEAST` is used, untried. If the rule
+        is unknown, the honest mean is returned.
         """
         if view.rule is None:
             return honest.mean(0)

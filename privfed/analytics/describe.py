@@ -179,13 +179,13 @@ def _refuse_other_releases(path: Path, updates: int, charges: int) -> None:
     if not updates:
         raise Refused(
             f"{path} was charged, but released nothing: the sum aborted, or the run was "
-            "interrupted, and the charge is spent. Describe again into a new folder, and name both "
-            "in privacy.prior"
+            "interrupted, and the charge is spent. Make the release again in a new folder, and "
+            "name both folders in privacy.prior"
         )
     if updates > 1:
         raise Refused(
-            f"{path} was resumed for {updates} rounds, so that it holds a model, but a description "
-            "takes one round; start a new description"
+            f"{path} was resumed for {updates} rounds, so that it holds a model, but such a "
+            "release takes one round; start a new run"
         )
 
 

@@ -58,7 +58,7 @@ class PipelineClaim:
 
     @classmethod
     def of_gaussian(cls, claim: Claim) -> PipelineClaim:
-        """Returns the claim of a Gaussian mechanism's profile through `claim`, without sampling."""
+        """Returns the claim of the Gaussian profile through `claim`, without client sampling."""
         return cls(gaussian_points(claim), "by Gaussian noise", gaussian=True)
 
     @classmethod

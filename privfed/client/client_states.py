@@ -57,7 +57,7 @@ class ClientStates:
     The file `settled.f32` `[clients, 1 + k]` contains the states at the last checkpoint; the first
     column is 1 if the client has a state. The states of each later round are in a separate file,
     which is durable before the round's release: after a resume, no release is without its states.
-    Memory does not grow with the number of clients or the cohort.
+    The states stay in the files: memory has only an index of the clients in later rounds.
 
     `folded.txt` states the last round that was merged into `settled.f32`. After a power cut, files
     that were removed may reappear; those of merged rounds are then ignored.

@@ -48,7 +48,7 @@ class Averaging(Around):
         return self.inner.state_length(d - self.count)
 
     def layout(self, d: int) -> Layout:
-        """Returns the layout of `inner`, and the statistics."""
+        """Returns the layout of `inner`, with the statistics appended as its last part."""
         return self.inner.layout(d - self.count).plus("statistics", self.count)
 
     def init(self, params: Tensor) -> Memory:

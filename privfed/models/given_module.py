@@ -98,7 +98,10 @@ def code_digest(module: nn.Module) -> str:
 
 
 def weights_digest(module: nn.Module) -> str:
-    """Returns the SHA-256 of the values of all tensors in the state of `module`, by name."""
+    """Returns the SHA-256 of each tensor's name, shape, type and values in `module`'s state.
+
+    Lazy tensors are left out.
+    """
     digest = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
         if not is_lazy(tensor):

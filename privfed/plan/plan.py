@@ -313,9 +313,9 @@ def _accounted(cost: RoundCost) -> Iterator[None]:
 
 
 def _refuse_unsound(config: Config, mechanism: Mechanism, event: Event) -> None:
-    """Raises `Refused` if noise cannot be split, or the event contradicts the mechanism."""
+    """Raises `Refused` if the mechanism cannot add its noise, or the event contradicts it."""
     if mechanism.private:
-        mechanism.noise_on_update(config.sampler.size)  # raises if noise cannot be split
+        mechanism.noise_on_update(config.sampler.size)  # raises if it cannot be added
     elif not isinstance(event.release, Unprotected):
         raise Refused(
             f"privacy.mechanism is {config.names['mechanism']!r}, which declares private = False, "

@@ -53,7 +53,8 @@ def _plain(value: object) -> object:
     if is_dataclass(value) and not isinstance(value, type):
         if not value.__dataclass_params__.frozen:  # type: ignore[attr-defined]
             raise TypeError(
-                f"a {type(value).__qualname__} may change after two parties compared it"
+                f"a {type(value).__qualname__} may change after two parties compared it; make its "
+                "dataclass frozen"
             )
         return _instance(value, [field.name for field in fields(value)])
     raise TypeError(f"a {type(value).__qualname__} has no form that two parties could compare")

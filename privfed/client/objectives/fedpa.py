@@ -38,10 +38,10 @@ from privfed.core.deferred import Tensor, torch
 class FedPa(Objective):
     """FedPA: updates weighted by a client's certainty in each direction.
 
-    A client sends d numbers and receives d; during training it stores (samples + 1) d. It takes
-    burn_in + samples * window local steps to draw all samples; with fewer steps it has fewer
-    samples, and without samples it sends its plain update. With one sample, or rho = 0, FedPA is
-    FedAvg of averaged iterates.
+    A client sends d numbers and receives d + 1 (also the number of earlier rounds); during training
+    it stores (samples + 1) d. It takes burn_in + samples * window local steps to draw all samples;
+    with fewer steps it has fewer samples, and without samples it sends its plain update. With one
+    sample, or rho = 0, FedPA is FedAvg of averaged iterates.
 
     Under privacy the vector is clipped like an update and costs the same, since samples stay with
     the client. Products with an inverse covariance have large norms, so the clip shortens them more

@@ -81,7 +81,8 @@ class CorrelatedKeys(Keys):
         """
         if self.source is None:
             raise ValueError(
-                "there is no source of correlated noise for this round; pass keys that have one"
+                "these keys have no source of correlated noise; pass the keys that Correlated.at "
+                "returns"
             )
         return self.source.noise(self.round, std)
 

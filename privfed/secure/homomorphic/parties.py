@@ -285,7 +285,7 @@ class SummingServer:
             raise BadMessage("wrong session", "the message belongs to another session")
         public = self._terms.directory.clients.get(row.number)
         if public is None:
-            raise BadMessage("unknown sender", "the client is not in the directory")
+            raise BadMessage("unknown sender", "the client is not in the directory of public keys")
         row.check(public)
         return row
 

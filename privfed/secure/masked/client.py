@@ -220,7 +220,8 @@ class MaskingClient(ClientMemory):
         holders = self._graph.holders(self.me, self._held.keys() & set(clients) - {self.me})
         if len(holders) < self._graph.threshold or counted < self._graph.survivors:
             raise BadMessage(
-                "too few", f"fewer {who} than the threshold, or shares that cannot be opened"
+                "too few",
+                f"fewer {who} than the threshold, without those whose shares could not be opened",
             )
         least = self._limits.least(total)
         if self._noise:
