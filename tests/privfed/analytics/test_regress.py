@@ -156,10 +156,15 @@ def test_estimates_are_near_the_table_and_errors_contain_noise(released):
     levels = tuple(
         tuple(level.level for level in each.levels) for each in release.regression.covariates
     )
-    known = logistic_regression(OutcomeCounts(names, levels, exact[..., 0], exact[..., 1], 0.0))
-    for private, truth in zip(release.regression.covariates, known.covariates, strict=True):
-        for each, whole in zip(private.levels[1:], truth.levels[1:], strict=True):
-            assert each.standard_error > whole.standard_error
+    known, ignoring = (
+        logistic_regression(OutcomeCounts(names, levels, table[..., 0], table[..., 1], 0.0))
+        for table in (exact, noised.reshape(exact.shape))
+    )
+    covariates = (each.covariates for each in (release.regression, known, ignoring))
+    for private, truth, narrower in zip(*covariates, strict=True):
+        levels = (each.levels[1:] for each in (private, truth, narrower))
+        for each, whole, less in zip(*levels, strict=True):
+            assert each.standard_error > less.standard_error
             assert abs(each.coefficient - whole.coefficient) < 3 * each.standard_error
             assert each.proportion_low < whole.proportion < each.proportion_high
     arm = release.regression.covariates[0]
