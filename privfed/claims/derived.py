@@ -272,6 +272,7 @@ def _sampling(run: ClaimedRun) -> SamplingSection:
         clients=_stated(terms.get("clients") or None),
         participation=_participation(charge.event for charge in run.ledger.charges),
         examples=examples if run.keys else _stated(None),
+        simulated=run.synthetic if run.keys else _stated(None),
     )
 
 

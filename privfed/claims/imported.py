@@ -28,7 +28,7 @@ class _Table(BaseModel):
 
 
 class OtherRelease(_Table):
-    """Releases of one kind. Without keys of sampling, everybody takes part in each."""
+    """Releases of one kind. Without keys of sampling, all clients take part in each."""
 
     purpose: str = "training"
     count: int = Field(ge=1, le=LARGEST)

@@ -154,7 +154,7 @@ def _meaning(claim: Claim) -> Iterator[Block]:
     first, second = words.cases
     yield Paragraph(
         f"Suppose both answers to this question are equally likely beforehand: {words.question}. "
-        f"An attacker sees {_view(claim)}, and knows the data of everybody else. Without the "
+        f"An attacker sees {_view(claim)}, and knows the data of all others. Without the "
         "releases, a guess is right 50 times in 100. With them, no attacker is right more than "
         f"{right} times in 100, on average. An attacker who knew more beforehand starts from more."
     )
@@ -256,19 +256,16 @@ def _line(bound: Bound) -> str:
 def _quotations(claim: Claim) -> Iterator[str]:
     """Yields the guarantees as sentences for a paper, and one for a consent form.
 
-    A consent form concerns people and a model: it is left out for synthetic clients, for other
-    releases, and for claims about other frameworks.
+    A consent form concerns people and a model: it is left out for simulated clients, for other
+    releases, and for claims about other frameworks, which do not state whether clients are.
     """
     guarantee = claim.guarantee
     yield from guarantee.quotations[:1]
-    members, synthetic = (
-        guarantee.membership,
-        any("none of them is" in t for t in claim.not_covered),
-    )
+    members = guarantee.membership
     trained = any(each.purpose == "training" for each in claim.releases)
-    if isinstance(members, Unknown) or not guarantee.quotations or synthetic or not trained:
+    if isinstance(members, Unknown) or not guarantee.quotations or not trained:
         return
-    if isinstance(claim.subject.ledger_head, Unknown):
+    if claim.sampling.simulated is not False:
         return
     trusted = [] if isinstance(claim.trust.trusts, Unknown) else claim.trust.trusts
     more = f" {' and '.join(trusted)} sees more than this." if trusted else ""
@@ -286,8 +283,4 @@ def _check(claim: Claim, digest: str, file: str) -> Iterator[Block]:
     head = claim.subject.ledger_head
     heads = ["--head", head] if isinstance(head, str) else []
     yield ShellLine(shlex.join(["privfed", "verify", file, *heads, "--digest", digest]))
-    yield Facts(
-        {
-            "issued by, date": "\u2026" * 30,
-        }
-    )
+    yield Facts({"issued by, date": "\u2026" * 30})

@@ -23,7 +23,7 @@ class ClaimSection(BaseModel):
 
 
 class Unknown(ClaimSection):
-    """A fact that nobody can know from the evidence, with the reason."""
+    """A fact that does not follow from the evidence, with the reason."""
 
     unknown: str
     """The reason."""
@@ -174,6 +174,8 @@ class SamplingSection(ClaimSection):
     """How often a client takes part."""
     examples: str | Unknown
     """Which examples of a client are protected together."""
+    simulated: bool | Unknown
+    """Whether a partition assigned the examples to clients, so that no client is a real one."""
 
 
 class SecureSumsSection(ClaimSection):

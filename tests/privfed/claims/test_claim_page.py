@@ -38,7 +38,9 @@ def test_the_page_says_what_the_claim_states(tmp_path):
     assert "No guarantee" not in words
     assert "For a consent form" not in words, "clients are synthetic"
     path = tmp_path / "claim.json"
-    people = parsed(claim, path).model_copy(update={"not_covered": ["Other runs."]})
+    assert claim["sampling"]["simulated"] is True
+    claim["sampling"]["simulated"] = False
+    people = parsed(claim, path)
     words = " ".join(
         Document(render(claim_page(people, "0", "claim.json"))).texts("body")[0].split()
     )

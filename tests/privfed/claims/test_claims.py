@@ -28,6 +28,7 @@ from privfed.claims.derived import derived_claim
 from privfed.claims.document import digest_of, document_of, parsed, schema_text
 from privfed.claims.schema import ClaimEvidence
 from privfed.claims.verified import verify
+from privfed.core.errors import Refused
 
 SMALL = ("--set", "run.rounds=4", "--set", "run.evaluate_every=4")
 KINDS = {
@@ -227,7 +228,7 @@ def test_edits_with_a_new_digest_are_refused_unless_only_the_issuer_vouches(runs
             continue
         try:
             parsed(document, path)
-        except Exception:
+        except Refused:
             path.write_text(json.dumps(document))
             assert run("verify", path).exit_code == 2, place
             continue
@@ -247,7 +248,7 @@ def test_edits_with_a_new_digest_are_refused_unless_only_the_issuer_vouches(runs
     ],
 )
 def test_forgeries_are_refused(runs, tmp_path, fault):
-    """Somebody who understates a claim, and computes its digest again."""
+    """A forger understates a claim, and computes its digest again."""
     claim = claim_of(runs, "central")
     fault(claim)
     claim["digest"] = digest_of(claim)
