@@ -75,7 +75,7 @@ def _stated(facts: PageFacts, directory: RunDirectory) -> dict[str, Any]:
 
 
 def _refuse_other_terms(ledger: Ledger) -> None:
-    """Raises `LedgerBroken` if the terms state another unit, relation or sampler than an event."""
+    """Raises `LedgerBroken` if the terms state another unit or relation than an event."""
     terms = ledger.terms
     for charge in ledger.charges:
         event = charge.event
