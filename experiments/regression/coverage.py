@@ -18,7 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.survival.coverage import noise
-from privfed.analytics.regression import LogisticRegression, OutcomeCounts, logistic_regression
+from privfed.analytics.regression.logistic import (
+    LogisticRegression,
+    OutcomeCounts,
+    logistic_regression,
+)
 
 Reals = NDArray[np.float64]
 CLIENTS, EPSILONS = (1_000, 2_000, 10_000), (0.5, 1.0, 2.0, np.inf)

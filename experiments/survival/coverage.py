@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from accounting.bounds.closed import gaussian_epsilon
-from privfed.analytics.survival import SurvivalCounts, SurvivalEstimate, survival_curves
-from privfed.analytics.survival_tests import hazard_ratios, log_rank
+from privfed.analytics.survival.curves import SurvivalCounts, SurvivalEstimate, survival_curves
+from privfed.analytics.survival.tests import hazard_ratios, log_rank
 
 Reals = NDArray[np.float64]
 BINS, DELTA, RATE, RATIO = 20, 1e-5, 1.2, 1.5

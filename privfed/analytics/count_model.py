@@ -120,17 +120,6 @@ class CountModel(Part):
 
     stretches: list[Stretch] = Field(min_length=1)
 
-    @classmethod
-    def stretched(cls, amplitudes: list[float]) -> list[list[float]]:
-        """Returns `stretches` for `amplitudes` `[d]`: one pair for equal ones that are adjacent."""
-        stretches: list[list[float]] = []
-        for amplitude in amplitudes:
-            if stretches and stretches[-1][1] == amplitude:
-                stretches[-1][0] += 1
-            else:
-                stretches.append([1.0, amplitude])
-        return stretches
-
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
         lengths, amplitudes = zip(*self.stretches, strict=True)
         repeats = torch.tensor([int(length) for length in lengths])

@@ -1,4 +1,4 @@
-"""A user's table as a release over clients reads it: one vector of counts for each client."""
+"""A user's table as a release over clients reads it: one vector of norm at most 1 per client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -26,23 +26,21 @@ from privfed.data.tables.cells import CellRules, Words
 from privfed.data.tables.columns import Columns
 from privfed.data.tables.delimited import Dialect, known_encoding
 from privfed.data.tables.missing import refuse_absent
-from privfed.data.tables.readable import TableFile
+from privfed.data.tables.readable import Readable, TableFile
+
+Bools = NDArray[np.bool_]
 
 
-class ClientCounts(Protocol):
-    """The counts of one release, to which each client adds public amounts of norm at most 1."""
+class ClientVector(Protocol):
+    """The vector of each client, of norm at most 1, from its counted rows."""
 
     @property
     def length(self) -> int:
-        """The number of counts."""
+        """The number of entries of the vector."""
 
     @property
-    def width(self) -> int:
-        """The largest number of counts to which a client adds."""
-
-    @property
-    def amplitudes(self) -> NDArray[np.float64]:
-        """The amount `[length]` that a client adds to each count to which it adds."""
+    def nobody(self) -> NDArray[Any]:
+        """The input of the model, shape `[1, width]`, whose vector is zero."""
 
     def of_table(
         self,
@@ -51,8 +49,8 @@ class ClientCounts(Protocol):
         chosen: Indices,
         clients: Indices,
         sizes: Indices,
-    ) -> Indices:
-        """Returns the indices of the counts to which each client adds.
+    ) -> NDArray[Any]:
+        """Returns the input of the model from which each client's vector follows.
 
         Args:
           columns: the requested columns by name.
@@ -62,8 +60,48 @@ class ClientCounts(Protocol):
           sizes: number of rows of each client, shape `[clients]`.
 
         Returns:
-          Indices, shape `[clients, width]`, -1 for none.
+          Inputs, shape `[clients, width]`. Integers are indices of the counts to which a client
+          adds, -1 for none.
         """
+
+
+class ClientCounts(ClientVector, Protocol):
+    """Counts, to each of which a client adds a public amount; the amounts have norm at most 1."""
+
+    @property
+    def amplitudes(self) -> NDArray[np.float64]:
+        """The amount `[length]` that a client adds to each count to which it adds."""
+
+
+class OneCell:
+    """Counts of which each client adds 1 to exactly one; the last is for unusable entries."""
+
+    nobody = np.full((1, 1), -1)
+
+    @property
+    @abc.abstractmethod
+    def length(self) -> int:
+        """The number of cells, with that of unusable entries."""
+
+    @property
+    def amplitudes(self) -> NDArray[np.float64]:
+        return np.ones(self.length)
+
+    def counted(
+        self, cells: Indices, usable: Bools, chosen: Indices, clients: Indices, sizes: Indices
+    ) -> Indices:
+        """Returns the cell of each client, `[clients, 1]`.
+
+        Args:
+          cells: the cell of each row, shape `[N]`.
+          usable: mask of the usable rows, shape `[N]`.
+          chosen: the rows that count, one of each client, shape `[r]`.
+          clients: the client of each such row, ascending, shape `[r]`.
+          sizes: number of rows of each client, shape `[clients]`.
+        """
+        out = np.full((len(sizes), 1), self.length - 1, dtype=np.int64)
+        out[clients, 0] = np.where(usable, cells, self.length - 1)[chosen]
+        return out
 
 
 MOST_CELLS = 10_000
@@ -109,10 +147,28 @@ class CountedTable(Part):
     holds_real_clients: ClassVar[bool] = True
     storage_keys: ClassVar[frozenset[str]] = frozenset({"site"})
 
+    one_round: ClassVar[bool] = True
+    """Whether a release takes a single round."""
+
     @property
     @abc.abstractmethod
-    def questions(self) -> ClientCounts:
-        """The counts to which each client adds."""
+    def questions(self) -> ClientVector:
+        """The vector of each client."""
+
+    @property
+    def of_run(self) -> dict[str, Any]:
+        """The keys of [run] of a release."""
+        return {"rounds": 1}
+
+    @property
+    @abc.abstractmethod
+    def of_model(self) -> dict[str, Any]:
+        """The keys of [model] of a release, except the loss."""
+
+    @property
+    def of_server(self) -> dict[str, Any]:
+        """The keys of [server] of a release."""
+        return {"optimizer": "fedavg", "lr": 1.0}
 
     @abc.abstractmethod
     def requested(self) -> Mapping[str, Iterable[str]]:
@@ -140,8 +196,14 @@ class CountedTable(Part):
             raise ValueError(f"columns are named twice in {', '.join(named)}; expected each once")
 
     def load(self, clients: int, streams: Streams) -> Examples:
-        """Returns one example per client and site: indices of the counts to which its rows add."""
-        table, questions = TableFile(Path(self.path), self.dialect), self.questions
+        """Returns one example per client and site; the client draws its rows at random."""
+        return self._loaded(TableFile(Path(self.path), self.dialect), streams)
+
+    def load_from(self, table: Readable) -> Examples:
+        """Returns one example per client of a site's `table`, from its first rows."""
+        return self._loaded(table, None)
+
+    def _loaded(self, table: Readable, streams: Streams | None) -> Examples:
         columns = self._columns(table)
         rules = CellRules(str(table), "clip", self.missing_words)
         owners, client_names = rules.owners(columns.words[self.client], repr(self.client))
@@ -151,14 +213,17 @@ class CountedTable(Part):
         count = max(len(site_names), 1)
         entries, whose = np.unique(owners * count + sites, return_inverse=True)
         persons, at = np.divmod(entries, count)
-        numbers = np.array([client_number(name) for name in client_names])[persons]
-        order = _order(whose, numbers, streams)
+        order = np.arange(len(whose), dtype=np.uint64)
+        if streams is not None:
+            numbers = np.array([client_number(name) for name in client_names])[persons]
+            order = _order(whose, numbers, streams)
         chosen, clients_of = chosen_rows(whose, order, self.rows_per_client)
-        x = questions.of_table(columns.words, self.dialect, chosen, clients_of, np.bincount(whose))
+        sizes = np.bincount(whose)
+        x = self.questions.of_table(columns.words, self.dialect, chosen, clients_of, sizes)
         examples = replace(_examples(x), owners=persons, clients=client_names)
         return replace(examples, sites=at, site_names=site_names) if self.site else examples
 
-    def _columns(self, table: TableFile) -> Columns:
+    def _columns(self, table: Readable) -> Columns:
         """Returns the requested and identifying columns. Raises `Refused` if one is absent."""
         keys = {**self.requested(), "client": [self.client]}
         keys |= {"site": [self.site]} if self.site else {}
@@ -173,7 +238,7 @@ class CountedTable(Part):
         """Returns one synthetic example if a public table is declared; it is never scored."""
         if not self.test_path:
             return None
-        return _examples(np.full((1, self.questions.width), -1, dtype=np.int64))
+        return _examples(self.questions.nobody)
 
 
 def _order(whose: Indices, numbers: Indices, streams: Streams) -> np.ndarray:
@@ -186,7 +251,19 @@ def _order(whose: Indices, numbers: Indices, streams: Streams) -> np.ndarray:
     return streams.at("cohort/rows", 0, rows).per_client(1)[:, 0]
 
 
-def _examples(places: Indices) -> Examples:
-    """Returns unlabelled examples for indices of counts `[n, width]`, where -1 is no count."""
-    x = torch.from_numpy(places + 1)
+def _examples(inputs: NDArray[Any]) -> Examples:
+    """Returns unlabelled examples for inputs `[n, width]`; indices begin at 1, and 0 is none."""
+    indexed = inputs.dtype.kind == "i"
+    x = torch.from_numpy(inputs + 1 if indexed else inputs.astype(np.float32))
     return Examples(x, torch.zeros(len(x), 1), classes=2)
+
+
+def of_counts(counts: ClientCounts) -> dict[str, Any]:
+    """Returns the keys of the model whose parameters are these counts."""
+    stretches: list[list[float]] = []
+    for amplitude in counts.amplitudes.tolist():
+        if stretches and stretches[-1][1] == amplitude:
+            stretches[-1][0] += 1
+        else:
+            stretches.append([1.0, amplitude])
+    return {"name": "counts", "stretches": stretches}

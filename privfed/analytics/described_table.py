@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from privfed.analytics.counted_table import CountedTable
+from privfed.analytics.counted_table import CountedTable, of_counts
 from privfed.analytics.questions import ColumnQuestion, NumbersQuestion, Questions, as_values
 from privfed.analytics.spelling import Spelling
 from privfed.data.sources.declared_table import Bounds
@@ -60,6 +60,10 @@ class DescribedTable(CountedTable):
             *(as_values(name, values) for name, values in self.values.items()),
         ]
         return Questions(tuple(questions), self.rows_per_client)
+
+    @property
+    def of_model(self) -> dict[str, Any]:
+        return of_counts(self.questions)
 
     def requested(self) -> Mapping[str, Iterable[str]]:
         return {

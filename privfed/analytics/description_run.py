@@ -9,20 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from pydantic import ValidationError
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
-from privfed.analytics.count_model import CountModel, epsilon_of_share
+from privfed.analytics.count_model import epsilon_of_share
 from privfed.analytics.counted_table import CountedTable
-from privfed.analytics.described_table import DescribedTable
 from privfed.config.assembly import assembled, named
 from privfed.config.attack_keys import AttackKeys, expected_byzantine
 from privfed.config.config import Config, Raw
 from privfed.config.mistakes import listed_mistakes, mistakes
-from privfed.config.reading import as_written
 from privfed.config.sections import Aggregation
 from privfed.core.errors import Refused
 from privfed.core.parts import find
@@ -60,7 +57,6 @@ def source_of_questions(data: Mapping[str, Any], others: Iterable[str]) -> dict[
             ranges[label] = data["label_bounds"]
     declared = {*values, *ranges, *dates}
     return {
-        **keys_of_table(data),
         "columns": [name for name in dict.fromkeys(others) if name not in declared],
         "ranges": ranges,
         "dates": dates,
@@ -81,6 +77,30 @@ def by_column(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
             f"data.{key} is {stated!r}; expected a section [data.{key}]", key=f"data.{key}"
         )
     return stated
+
+
+def declared_values(
+    data: Mapping[str, Any], column: str, option: str, alternative: str = ""
+) -> Any:
+    """Returns the values that [data.categories] declares for a column.
+
+    Args:
+      data: the section [data] of a run file.
+      column: the column.
+      option: the option that names the column, for messages.
+      alternative: the end of the message, if there is another remedy.
+
+    Raises:
+      Refused: if they are not declared.
+    """
+    declared = by_column(data, "categories")
+    if column not in declared:
+        raise Refused(
+            f"{option} is {column!r}, but [data.categories] does not declare its values, which "
+            f"have to be public; declare {column} = [...]{alternative}",
+            key="data.categories",
+        )
+    return declared[column]
 
 
 def _class_count(stated: object) -> int:
@@ -147,26 +167,15 @@ class DescriptionRequest:
     buckets: int = 32
     letters: int = 12
 
-
-def description_of(run_file: Path, overrides: Iterable[str], asking: DescriptionRequest) -> Config:
-    """Returns the configuration of the run that describes a run file's population.
-
-    Args:
-      run_file: the run file.
-      overrides: "key=value" settings.
-      asking: budget and questions.
-
-    Raises:
-      Refused: if the population, mechanism or questions do not permit such a release.
-    """
-    raw = as_written(run_file, overrides)
-    source = {
-        **source_of_questions(raw.get("data", {}), asking.columns),
-        "rows_per_client": asking.rows_per_client,
-        "buckets": asking.buckets,
-        "letters": asking.letters,
-    }
-    return counting_run(raw, "described_table", DescribedTable, source, asking)
+    def keys(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the keys of a `described_table`; see `privfed.analytics.release.Request`."""
+        return {
+            "source": "described_table",
+            **source_of_questions(data, self.columns),
+            "rows_per_client": self.rows_per_client,
+            "buckets": self.buckets,
+            "letters": self.letters,
+        }
 
 
 class HasBudget(Protocol):
@@ -181,16 +190,12 @@ class HasBudget(Protocol):
         """Delta of the release; None: that of the run file."""
 
 
-def counting_run(
-    raw: Raw, name: str, table: type[CountedTable], keys: Mapping[str, Any], asking: HasBudget
-) -> Config:
-    """Returns the configuration of the run that releases the counts of a table.
+def counting_run(raw: Raw, keys: Mapping[str, Any], asking: HasBudget) -> Config:
+    """Returns the configuration of the run that releases sums over a table's clients.
 
     Args:
       raw: the run file of the population.
-      name: the name of the source `table`.
-      table: the source, which determines the counts.
-      keys: the keys of `table`, except `earlier`.
+      keys: the `source`, a registered `CountedTable`, and its keys except `earlier`.
       asking: the budget.
 
     Raises:
@@ -198,23 +203,19 @@ def counting_run(
     """
     data = raw.get("data", {})
     _refuse_others(raw, data)
-    source = {**keys, "earlier": raw.get("privacy", {}).get("prior", [])}
-    counted = _validated(table, "data", source)
-
+    named_keys = {key: keys[key] for key in keys if key != "source"}
+    source = {**named_keys, "earlier": raw.get("privacy", {}).get("prior", [])}
+    table: CountedTable = _validated(find("source", keys["source"], "data.source"), "data", source)
     described = {
-        "run": {**_without(raw.get("run", {}), _OF_ROUNDS), "rounds": 1, "evaluate_every": 1},
+        "run": {**_without(raw.get("run", {}), _OF_ROUNDS), "evaluate_every": 1, **table.of_run},
         "data": {
             **{key: data[key] for key in _OF_POPULATION if key in data},
             **source,
-            "source": name,
+            "source": keys["source"],
         },
-        "model": {
-            "name": "counts",
-            "loss": "added",
-            "stretches": CountModel.stretched(counted.questions.amplitudes.tolist()),
-        },
+        "model": {"loss": "added", **table.of_model},
         "client": {"lr": 1.0, "epochs": 1, "batch_size": 1},
-        "server": {"optimizer": "fedavg", "lr": 1.0},
+        "server": table.of_server,
         "cohort": _everybody(raw, data["clients"]),
         "secure": _secure(raw, data),
     }

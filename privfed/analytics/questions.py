@@ -238,6 +238,10 @@ class Questions:
         return self.rows * sum(question.width for question in self.questions) + 1
 
     @property
+    def nobody(self) -> Indices:
+        return np.full((1, self.width), -1)
+
+    @property
     def amplitudes(self) -> NDArray[np.float64]:
         """The amount that a row, or the client's number of rows, adds to a count `[length]`."""
         parts = [question.amplitudes / self.rows for question in self.questions]

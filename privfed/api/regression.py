@@ -43,7 +43,8 @@ def regression(
     Raises:
       Refused: if the release has no proof, or a column or its levels are not declared.
     """
-    from privfed.analytics.regress import RegressionRequest, regress, regression_of
+    from privfed.analytics.regression.release import RegressionRequest, regression_of
+    from privfed.analytics.release import make_release
     from privfed.report.regression import regression_tables
     from privfed.store.folders import new_folder
 
@@ -55,4 +56,5 @@ def regression(
     ends = {column: tuple(map(float, edges)) for column, edges in (cuts or {}).items()}
     asking = RegressionRequest(outcome, tuple(by), ends, tuple(occurred), epsilon, delta)
     folder = new_folder("regression") if out is None else from_here(as_path(out, "out"))
-    return Answer.of(regress(path, keys, asking, folder), regression_tables)
+    make_release(path, keys, asking, folder)
+    return Answer.of(regression_of(folder).write(), regression_tables)

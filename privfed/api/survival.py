@@ -51,7 +51,8 @@ def survival(
     Raises:
       Refused: if the release has no proof, or a column or the bins are not declared.
     """
-    from privfed.analytics.survive import SurvivalRequest, even_edges, survival_of, survive
+    from privfed.analytics.release import make_release
+    from privfed.analytics.survival.release import SurvivalRequest, even_edges, survival_of
     from privfed.report.survival import survival_tables
     from privfed.store.folders import new_folder
 
@@ -66,6 +67,7 @@ def survival(
             "to the end of the last bin, or edges to the ends of all bins"
         )
     ends = even_edges(until, bins) if until is not None else tuple(map(float, edges or ()))
-    asking = SurvivalRequest(time, event, ends, tuple(occurred), group, epsilon, delta, actuarial)
+    asking = SurvivalRequest(time, event, ends, tuple(occurred), group, epsilon, delta)
     folder = new_folder("survival") if out is None else from_here(as_path(out, "out"))
-    return Answer.of(survive(path, keys, asking, folder), survival_tables)
+    make_release(path, keys, asking, folder)
+    return Answer.of(survival_of(folder, actuarial).write(), survival_tables)

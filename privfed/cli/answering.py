@@ -86,6 +86,31 @@ def refuse_new_options(*reading: str) -> None:
         )
 
 
+def print_release(
+    release: Callable[..., Answer], name: str, asked: dict[str, Any], *reading: str
+) -> int:
+    """Makes a release, or reads an earlier one, and prints its estimates.
+
+    Args:
+      release: the function of Python that answers.
+      name: the beginning of the name of a new folder.
+      asked: parameters of the command.
+      reading: options that also concern an earlier release.
+    """
+    from privfed.cli.train import resume_hint
+    from privfed.store.folders import new_folder
+
+    run_file, out, as_json = (asked.pop(key) for key in ("run_file", "out", "as_json"))
+    if run_file.is_dir():
+        refuse_new_options(*reading)
+        return print_answer(release(run_file, **{key: asked[key] for key in reading}), as_json)
+    folder, keys = out or new_folder(name), asked.pop("overrides")
+    try:
+        return print_answer(release(run_file, out=folder, keys=keys, **asked), as_json)
+    except (KeyboardInterrupt, OSError) as error:
+        return report_error(error, resume_hint(folder))
+
+
 def data_overrides(help_text: str) -> Callable[[Command], Command]:
     """Returns the `--set` option of a command on a trained model, for keys of [data] only."""
     return click.option(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,13 +14,10 @@ from privfed.cli.answering import (
     OVERRIDES,
     RELEASE_DELTA,
     RELEASE_EPSILON,
-    print_answer,
+    print_release,
     quotes_on_request,
-    refuse_new_options,
 )
-from privfed.cli.train import resume_hint
 from privfed.core.errors import Refused
-from privfed.core.failures import report_error
 
 
 @click.command("regress")
@@ -50,25 +46,16 @@ from privfed.core.failures import report_error
 @NEW_RUN
 @JSON
 @quotes_on_request
-def regress_command(run_file: Path, out: Path | None, as_json: bool, **asked: Any) -> int:
+def regress_command(**asked: Any) -> int:
     """Release an outcome's counts by covariates, charged once, and estimate odds ratios from them.
 
     Prints a logistic regression on main effects. All intervals and tests contain the noise. If
     RUN.toml is a run directory, it is only read again.
     """
     from privfed.api.regression import regression
-    from privfed.store.folders import new_folder
 
-    if run_file.is_dir():
-        refuse_new_options()
-        return print_answer(regression(run_file), as_json)
-    overrides = asked.pop("overrides")
     asked |= {"cuts": _cuts(asked["cuts"]), "occurred": asked["occurred"] or (1,)}
-    folder = out or new_folder("regression")
-    try:
-        return print_answer(regression(run_file, out=folder, keys=overrides, **asked), as_json)
-    except (KeyboardInterrupt, OSError) as error:
-        return report_error(error, resume_hint(folder))
+    return print_release(regression, "regression", asked)
 
 
 def _cuts(stated: Iterable[str]) -> dict[str, list[float]]:

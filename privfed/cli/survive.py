@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -14,12 +13,9 @@ from privfed.cli.answering import (
     OVERRIDES,
     RELEASE_DELTA,
     RELEASE_EPSILON,
-    print_answer,
+    print_release,
     quotes_on_request,
-    refuse_new_options,
 )
-from privfed.cli.train import resume_hint
-from privfed.core.failures import report_error
 
 
 @click.command("survive")
@@ -58,22 +54,13 @@ from privfed.core.failures import report_error
 @NEW_RUN
 @JSON
 @quotes_on_request
-def survive_command(run_file: Path, out: Path | None, as_json: bool, **asked: Any) -> int:
+def survive_command(**asked: Any) -> int:
     """Release a survival table of all clients, charged once, and estimate curves and tests from it.
 
     Prints Kaplan-Meier curves with 95 % intervals, restricted means, the log-rank test and hazard
     ratios. All intervals contain the noise. If RUN.toml is a run directory, it is only read again.
     """
     from privfed.api.survival import survival
-    from privfed.store.folders import new_folder
 
-    if run_file.is_dir():
-        refuse_new_options("actuarial")
-        return print_answer(survival(run_file, actuarial=asked["actuarial"]), as_json)
-    overrides = asked.pop("overrides")
     asked |= {"edges": asked["edges"] or None, "occurred": asked["occurred"] or (1,)}
-    folder = out or new_folder("survival")
-    try:
-        return print_answer(survival(run_file, out=folder, keys=overrides, **asked), as_json)
-    except (KeyboardInterrupt, OSError) as error:
-        return report_error(error, resume_hint(folder))
+    return print_release(survival, "survival", asked, "actuarial")

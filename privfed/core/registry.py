@@ -270,8 +270,8 @@ GIVEN: dict[str, dict[str, str]] = {
         "given_table": "privfed.data.sources.table:GivenTable",
         "given_arrays": "privfed.data.sources.table:GivenArrays",
         "described_table": "privfed.analytics.described_table:DescribedTable",
-        "survival_table": "privfed.analytics.survival_table:SurvivalTable",
-        "regression_table": "privfed.analytics.regression_table:RegressionTable",
+        "survival_table": "privfed.analytics.survival.table:SurvivalTable",
+        "regression_table": "privfed.analytics.regression.table:RegressionTable",
     },
     "model": {
         "given_module": "privfed.models.given_module:GivenModule",

@@ -11,8 +11,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from privfed.analytics.regress import RegressionRelease
-from privfed.analytics.regression import LevelEstimate
+from privfed.analytics.regression.logistic import LevelEstimate
+from privfed.analytics.regression.release import RegressionRelease
 from privfed.core.text import visible
 from privfed.grid.pictures.figures import COLOURS
 from privfed.report.canvas import canvas

@@ -7,8 +7,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from privfed.analytics.survival import SurvivalCurve, SurvivalEstimate
-from privfed.analytics.survive import SurvivalRelease
+from privfed.analytics.survival.curves import SurvivalCurve, SurvivalEstimate
+from privfed.analytics.survival.release import SurvivalRelease
 from privfed.core.text import visible
 from privfed.grid.pictures.figures import COLOURS, DASHES
 from privfed.report.canvas import canvas

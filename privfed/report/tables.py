@@ -16,7 +16,7 @@ from privfed.privacy.shared_noise import OTHER_PARTY
 
 if TYPE_CHECKING:  # lists of runs need no accountants
     from accounting.guarantee import Guarantee
-    from privfed.analytics.describe import CountsRelease
+    from privfed.analytics.release import SumsRelease
 
 LONGER_THAN_CLIPPED = 1.0005
 """An increase of norms by rounding is reported if its factor exceeds this."""
@@ -61,7 +61,7 @@ def head_line(head: str, charges: int) -> str:
     return f"{head} at {charges} charges"
 
 
-def release_rows(release: CountsRelease) -> dict[str, str]:
+def release_rows(release: SumsRelease) -> dict[str, str]:
     """Returns rows on the cost of a release of counts; a report page states them elsewhere."""
     bound = release.guarantee
     return {

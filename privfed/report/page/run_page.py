@@ -9,10 +9,10 @@ from accounting.accountants import ACCOUNTANTS
 from accounting.curves import Curve, over_delta, over_rounds, spent_events
 from accounting.guarantee import guarantee
 from accounting.statement import at_delta
-from privfed.analytics.regress import regression_of
-from privfed.analytics.regression_table import RegressionTable
-from privfed.analytics.survival_table import SurvivalTable
-from privfed.analytics.survive import survival_of
+from privfed.analytics.regression.release import regression_of
+from privfed.analytics.regression.table import RegressionTable
+from privfed.analytics.survival.release import survival_of
+from privfed.analytics.survival.table import SurvivalTable
 from privfed.core.text import ceiling, number, size_of
 from privfed.report.page.blocks import Banner, Block, Chapter, Facts, Figures, Page, Paragraph
 from privfed.report.page.checked import audit_chapter

@@ -17,9 +17,9 @@ from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
 from accounting.releases import noise_of
-from privfed.analytics.describe import noise_on_sum
 from privfed.analytics.described_table import DescribedTable
-from privfed.analytics.description_run import DescriptionRequest, description_of
+from privfed.analytics.description_run import DescriptionRequest
+from privfed.analytics.release import noise_on_sum, release_run
 from privfed.analytics.statistics_file import read_statistics
 from privfed.auditing.prior_runs import priors
 from privfed.config.reading import load
@@ -83,7 +83,7 @@ def sets(overrides):
     ],
 )
 def test_everybody_takes_part_and_nothing_is_amplified(tmp_path, overrides, relation, share):
-    config = description_of(run_file(tmp_path), overrides, ASKING)
+    config = release_run(run_file(tmp_path), overrides, ASKING)
     planned = plan(config)
     assert planned.event.relation == relation
     assert config.run.rounds == 1
@@ -483,7 +483,7 @@ def test_tables_say_what_was_released(tmp_path):
 
 def test_how_often_a_client_is_counted_changes_the_release_not_its_cost(tmp_path):
     planned = [
-        plan(description_of(run_file(tmp_path), (), DescriptionRequest(2.0, None, ("age",), rows)))
+        plan(release_run(run_file(tmp_path), (), DescriptionRequest(2.0, None, ("age",), rows)))
         for rows in (1, 50)
     ]
     assert planned[0].event == planned[1].event
@@ -512,7 +512,7 @@ def test_which_of_its_rows_count_is_decided_by_a_clients_own_randomness(tmp_path
 def test_a_client_at_several_sites_is_divided_among_them(tmp_path):
     """Half the clip at each of two, so that all its parts together move the sum by one at most."""
     file = run_file(tmp_path, 'site = "ward"', "sites = 4", "sites_per_client = 2")
-    config = description_of(file, MASKED, ASKING)
+    config = release_run(file, MASKED, ASKING)
     assert config.data.sites_per_client == 2
     assert plan(config, length=50).mechanism.clip == 0.5
 

@@ -6,6 +6,7 @@ from description_setup import asked, vectors
 from lanes import every_case
 
 from privfed.analytics.count_model import CountModel
+from privfed.analytics.counted_table import of_counts
 from privfed.analytics.questions import SIZES, chosen_rows
 from privfed.privacy.clipping import clip_rows
 
@@ -79,7 +80,8 @@ def test_a_client_tells_its_number_of_rows_in_one_cell():
 
 def test_stretches_are_the_amplitudes():
     amplitudes = asked(3).amplitudes
-    stretches = CountModel.stretched(amplitudes.tolist())
+    keys = of_counts(asked(3))
+    stretches = keys["stretches"]
     module = CountModel.model_validate({"stretches": stretches}).build((4,), 1)
     assert np.allclose(dict(module.named_buffers())["amplitudes"], amplitudes)
     assert len(stretches) < 40

@@ -18,9 +18,10 @@ import privfed
 from accounting.events import ADD_REMOVE
 from accounting.ledger import Ledger
 from privfed.analytics.counted_table import CountedTable
-from privfed.analytics.regress import RegressionRequest, regression_of, regression_run_of
-from privfed.analytics.regression import OutcomeCounts, logistic_regression
-from privfed.analytics.regression_table import RegressionTable
+from privfed.analytics.regression.logistic import OutcomeCounts, logistic_regression
+from privfed.analytics.regression.release import RegressionRequest, regression_of
+from privfed.analytics.regression.table import RegressionTable
+from privfed.analytics.release import release_run
 from privfed.auditing.mechanism_audit import examine
 from privfed.auditing.scenarios import plan_of_mechanism, scenarios_of
 from privfed.config.reading import load
@@ -89,7 +90,7 @@ def test_one_row_of_a_client_counts(tmp_path):
 def test_a_client_changes_the_counts_by_at_most_one():
     """The sensitivity that is charged; one count per covariate would have that of sqrt(2)."""
     cells = RegressionTable(**KEYS, path="x").questions
-    assert cells.width == 1
+    assert cells.nobody.shape == (1, 1)
     assert (cells.amplitudes == 1.0).all()
     margins = np.zeros((4, 4))  # what a client of each cell would add to counts of single levels
     for cell, (sex, age) in enumerate(np.ndindex(2, 2)):
@@ -300,7 +301,7 @@ class CountsPerCovariate(CentralGaussian):
 
 def test_the_mechanism_keeps_its_claim_and_counts_per_covariate_do_not(tmp_path):
     asking = RegressionRequest("died", ("arm", "sex"), epsilon=2.0)
-    config = regression_run_of(run_file(tmp_path, clients=12), (), asking)
+    config = release_run(run_file(tmp_path, clients=12), (), asking)
     algorithm, scenarios = scenarios_of(plan_of_mechanism(config))
 
     def judged(algorithm, scenarios, releases):

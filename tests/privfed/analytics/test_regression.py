@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 from experiments.regression.coverage import DESIGNS, coefficients, result
 from experiments.survival.coverage import noise
-from privfed.analytics.regression import OutcomeCounts, logistic_regression
+from privfed.analytics.regression.logistic import OutcomeCounts, logistic_regression
 
 LEVELS = ("f", "m"), ("young", "middle", "old")
 OCCURRED = np.array([[5.0, 12.0, 9.0], [7.0, 3.0, 20.0]])

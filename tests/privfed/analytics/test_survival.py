@@ -20,8 +20,8 @@ from experiments.survival.coverage import (
     noise,
     sampled,
 )
-from privfed.analytics.survival import SurvivalCounts, survival_curves
-from privfed.analytics.survival_tests import hazard_ratios, log_rank
+from privfed.analytics.survival.curves import SurvivalCounts, survival_curves
+from privfed.analytics.survival.tests import hazard_ratios, log_rank
 
 EDGES = (0.0, 1.0, 2.0, 4.0, 5.0)
 EVENTS = np.array([[4.0, 3.0, 0.0, 2.0], [1.0, 3.0, 2.0, 1.0], [6.0, 2.0, 3.0, 1.0]])

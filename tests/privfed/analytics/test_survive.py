@@ -18,9 +18,10 @@ import privfed
 from accounting.events import ADD_REMOVE
 from accounting.ledger import Ledger
 from privfed.analytics.counted_table import CountedTable
-from privfed.analytics.survival import SurvivalCounts, survival_curves
-from privfed.analytics.survival_table import SurvivalTable
-from privfed.analytics.survive import SurvivalRequest, survival_of, survival_run_of
+from privfed.analytics.release import release_run
+from privfed.analytics.survival.curves import SurvivalCounts, survival_curves
+from privfed.analytics.survival.release import SurvivalRequest, survival_of
+from privfed.analytics.survival.table import SurvivalTable
 from privfed.auditing.mechanism_audit import examine
 from privfed.auditing.scenarios import plan_of_mechanism, scenarios_of
 from privfed.config.reading import load
@@ -74,7 +75,7 @@ def test_a_client_changes_the_counts_by_at_most_one():
     """The sensitivity that is charged; sums over the bins at risk would have that of sqrt(bins)."""
     table = SurvivalTable(path="x", client="p", time="t", event="e", edges=[0.0, 1.0, 2.0, 3.0])
     cells = table.questions
-    assert cells.width == 1
+    assert cells.nobody.shape == (1, 1)
     assert (cells.amplitudes == 1.0).all()
     at_risk = np.triu(np.ones((3, 3)))  # what a client of each bin would add to numbers at risk
     assert np.linalg.norm(at_risk, axis=0).max() == pytest.approx(math.sqrt(3))
@@ -294,7 +295,7 @@ class CountsAtRisk(CentralGaussian):
 
 def test_the_mechanism_keeps_its_claim_and_sums_at_risk_do_not(tmp_path):
     asking = SurvivalRequest("days", "died", (0.0, 50.0, 100.0), epsilon=2.0)
-    config = survival_run_of(run_file(tmp_path, clients=12), (), asking)
+    config = release_run(run_file(tmp_path, clients=12), (), asking)
     algorithm, scenarios = scenarios_of(plan_of_mechanism(config))
 
     def judged(algorithm, scenarios, releases):

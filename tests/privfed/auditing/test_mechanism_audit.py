@@ -14,7 +14,8 @@ from accounting.events import ADD_REMOVE, Event
 from accounting.noises import Gaussian
 from accounting.over_rounds import RandomAllocation
 from accounting.releases import PoissonSampled, Repeated, noise_of
-from privfed.analytics.description_run import DescriptionRequest, description_of
+from privfed.analytics.description_run import DescriptionRequest
+from privfed.analytics.release import release_run
 from privfed.auditing.mechanism_audit import audit_mechanism, examine, measured_noise
 from privfed.auditing.scenarios import LENGTH, plan_of_mechanism, scenarios_of
 from privfed.auditing.slot_evidence import SlotEvidence
@@ -394,7 +395,7 @@ def test_a_description_keeps_its_claim(name, full, tmp_path):
     overrides = SHIPPED[name] if name == "skellam" else ()
     asking = DescriptionRequest(2.0, None, ("age",))
     chosen = [each for each in overrides if not each.startswith(("data.clients", "run."))]
-    config = description_of(run_file(tmp_path, clients=12), chosen, asking)
+    config = release_run(run_file(tmp_path, clients=12), chosen, asking)
     algorithm, scenarios = scenarios_of(plan_of_mechanism(config))
     assert not judged(algorithm, scenarios, 60 if full else 24).refuted
     if name == "central":  # a planted fault: every client is counted twice

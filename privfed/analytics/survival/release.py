@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from privfed.analytics.describe import (
-    CountsRelease,
-    ReleasedCounts,
-    declared_values,
-    released_counts,
-)
-from privfed.analytics.description_run import counting_run, keys_of_table
-from privfed.analytics.survival import SurvivalCounts, SurvivalCurve, survival_curves
-from privfed.analytics.survival_table import SurvivalTable
-from privfed.analytics.survival_tests import HazardRatio, LogRank, hazard_ratios, log_rank
-from privfed.config.config import Config
-from privfed.config.reading import as_written
+from privfed.analytics.description_run import declared_values
+from privfed.analytics.release import ReleasedSums, SumsRelease, released_sums
+from privfed.analytics.survival.curves import SurvivalCounts, SurvivalCurve, survival_curves
+from privfed.analytics.survival.table import SurvivalTable
+from privfed.analytics.survival.tests import HazardRatio, LogRank, hazard_ratios, log_rank
 from privfed.core.errors import Refused
-from privfed.run.outcome import Observer
-from privfed.run.train import train
 
 
 @dataclass(frozen=True)
@@ -36,7 +28,6 @@ class SurvivalRequest:
       group: the column of groups, whose values [data.categories] declares; "" for one group.
       epsilon: epsilon of the release; None: the fraction that the run file states.
       delta: delta of the release; None: that of the run file.
-      actuarial: see `survival_of`.
     """
 
     time: str
@@ -46,68 +37,23 @@ class SurvivalRequest:
     group: str = ""
     epsilon: float | None = None
     delta: float | None = None
-    actuarial: bool = False
 
-
-def survival_run_of(run_file: Path, overrides: Iterable[str], asking: SurvivalRequest) -> Config:
-    """Returns the configuration of the run that releases a survival table.
-
-    Args:
-      run_file: the run file of the population.
-      overrides: "key=value" settings.
-      asking: columns, bins and budget.
-
-    Raises:
-      Refused: if the population, mechanism, columns or bins do not permit such a release.
-    """
-    raw = as_written(run_file, overrides)
-    data = raw.get("data", {})
-    keys = {
-        **keys_of_table(data),
-        "time": asking.time,
-        "event": asking.event,
-        "occurred": [*asking.occurred],
-        "edges": [*asking.edges],
-    }
-    if asking.group:
-        keys |= {
-            "group": asking.group,
-            "groups": declared_values(data, asking.group, "--group"),
+    def keys(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the keys of a `survival_table`; see `privfed.analytics.release.Request`."""
+        keys = {
+            "source": "survival_table",
+            "time": self.time,
+            "event": self.event,
+            "occurred": [*self.occurred],
+            "edges": [*self.edges],
         }
-    return counting_run(raw, "survival_table", SurvivalTable, keys, asking)
-
-
-def survive(
-    run_file: Path,
-    overrides: Iterable[str],
-    asking: SurvivalRequest,
-    out: Path,
-    observers: Sequence[Observer] = (),
-) -> SurvivalRelease:
-    """Releases a survival table of a run file's population into the new directory `out`.
-
-    *Releases*: the noised number of clients in each cell of bin, event or censoring, and group, and
-    nothing else. Curves, intervals and tests are post-processing. *Sensitivity*: each client adds 1
-    to one cell (`privfed.analytics.survival_table`). *Unit and adjacency*: a client with all its
-    rows, under the adjacency relation of the run file's sampler. The event is one round of the run
-    file's mechanism with full participation, without amplification.
-
-    Args:
-      run_file: the run file.
-      overrides: "key=value" settings.
-      asking: columns, bins and budget.
-      out: the new run directory.
-      observers: receive the events of the run.
-
-    Raises:
-      Refused: if the release has no proof or cannot be made; nothing is written then.
-    """
-    train(survival_run_of(run_file, overrides, asking), out, observers)
-    return survival_of(out, asking.actuarial).write()
+        if not self.group:
+            return keys
+        return {**keys, "group": self.group, "groups": declared_values(data, self.group, "--group")}
 
 
 @dataclass(frozen=True)
-class SurvivalRelease(CountsRelease):
+class SurvivalRelease(SumsRelease):
     """A released survival table, its estimates, and its cost.
 
     Attributes:
@@ -151,11 +97,11 @@ def survival_of(path: Path, actuarial: bool = False) -> SurvivalRelease:
     Raises:
       Refused: if the run released nothing, or is not a run of `privfed survive`.
     """
-    counts = released_counts(path, SurvivalTable, "survive")
+    counts = released_sums(path, (SurvivalTable,), "survive")
     return _estimated(counts, path, actuarial)
 
 
-def _estimated(released: ReleasedCounts, path: Path, actuarial: bool) -> SurvivalRelease:
+def _estimated(released: ReleasedSums, path: Path, actuarial: bool) -> SurvivalRelease:
     """Returns the estimates from a released table."""
     source = released.config.source
     assert isinstance(source, SurvivalTable)

@@ -17,13 +17,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from privfed.analytics.counted_table import CountedTable, refuse_many, refuse_unordered
+from privfed.analytics.counted_table import (
+    CountedTable,
+    OneCell,
+    of_counts,
+    refuse_many,
+    refuse_unordered,
+)
 from privfed.analytics.questions import as_values, numbers_in, occurrences
 from privfed.core.text import number
 from privfed.core.vector import Indices
@@ -61,7 +66,7 @@ class CovariateLevels:
 
 
 @dataclass(frozen=True)
-class RegressionCells:
+class RegressionCells(OneCell):
     """The cells of a regression table.
 
     Attributes:
@@ -82,16 +87,7 @@ class RegressionCells:
 
     @property
     def length(self) -> int:
-        """The number of cells, with that of unusable entries."""
         return math.prod(self.shape) * 2 + 1
-
-    @property
-    def width(self) -> int:
-        return 1
-
-    @property
-    def amplitudes(self) -> NDArray[np.float64]:
-        return np.ones(self.length)
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
@@ -106,7 +102,7 @@ class RegressionCells:
         clients: Indices,
         sizes: Indices,
     ) -> Indices:
-        """Returns the cell of each client; see `privfed.analytics.counted_table.ClientCounts`.
+        """Returns the cell of each client; see `privfed.analytics.counted_table.ClientVector`.
 
         A row is unusable if its outcome is empty, or if a covariate has none of its levels.
         """
@@ -116,10 +112,7 @@ class RegressionCells:
             levels = covariate.places(columns[covariate.name], dialect)
             usable = usable & (levels >= 0)
             cells = cells * len(covariate.levels) + levels
-        cells = np.where(usable, cells * 2 + ~occurred, self.length - 1)
-        out = np.full((len(sizes), 1), self.length - 1, dtype=np.int64)
-        out[clients, 0] = cells[chosen]
-        return out
+        return self.counted(cells * 2 + ~occurred, usable, chosen, clients, sizes)
 
 
 class RegressionTable(CountedTable):
@@ -172,6 +165,10 @@ class RegressionTable(CountedTable):
         )
         occurred = as_values(self.outcome, self.occurred).values
         return RegressionCells(self.outcome, occurred, tuple(covariates))
+
+    @property
+    def of_model(self) -> dict[str, Any]:
+        return of_counts(self.questions)
 
     def requested(self) -> Mapping[str, Iterable[str]]:
         return {"outcome": [self.outcome], "covariates": self.covariates}

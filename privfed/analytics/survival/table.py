@@ -15,13 +15,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from privfed.analytics.counted_table import CountedTable, refuse_many, refuse_unordered
+from privfed.analytics.counted_table import (
+    CountedTable,
+    OneCell,
+    of_counts,
+    refuse_many,
+    refuse_unordered,
+)
 from privfed.analytics.questions import as_values, numbers_in, occurrences
 from privfed.core.vector import Indices
 from privfed.data.tables.cells import Words
@@ -29,7 +34,7 @@ from privfed.data.tables.delimited import Dialect
 
 
 @dataclass(frozen=True)
-class SurvivalCells:
+class SurvivalCells(OneCell):
     """The cells of a survival table.
 
     Attributes:
@@ -56,16 +61,7 @@ class SurvivalCells:
 
     @property
     def length(self) -> int:
-        """The number of cells, with that of unusable entries."""
         return len(self.groups) * self.bins * 2 + 1
-
-    @property
-    def width(self) -> int:
-        return 1
-
-    @property
-    def amplitudes(self) -> NDArray[np.float64]:
-        return np.ones(self.length)
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
@@ -80,7 +76,7 @@ class SurvivalCells:
         clients: Indices,
         sizes: Indices,
     ) -> Indices:
-        """Returns the cell of each client; see `privfed.analytics.counted_table.ClientCounts`.
+        """Returns the cell of each client; see `privfed.analytics.counted_table.ClientVector`.
 
         A time from the last edge on is censored at the last edge. A row is unusable if its time is
         no number or below the first edge, if its event is empty, or if its group is not declared.
@@ -92,10 +88,7 @@ class SurvivalCells:
         bins = np.clip(np.searchsorted(self.edges, times, side="right") - 1, 0, self.bins - 1)
         cells = (groups * self.bins + bins) * 2 + np.where(events & ~late, 0, 1)
         usable = known & (groups >= 0) & (times >= self.edges[0])  # False for NaN
-        cells = np.where(usable, cells, self.length - 1)
-        out = np.full((len(sizes), 1), self.length - 1, dtype=np.int64)
-        out[clients, 0] = cells[chosen]
-        return out
+        return self.counted(cells, usable, chosen, clients, sizes)
 
     def _groups(self, columns: Mapping[str, Words], dialect: Dialect, rows: int) -> Indices:
         """Returns the group of each row, -1 for groups that are not declared, `[N]`."""
@@ -139,6 +132,10 @@ class SurvivalTable(CountedTable):
         groups = as_values(self.group, self.groups).values if self.group else ("",)
         occurred = as_values(self.event, self.occurred).values
         return SurvivalCells(self.time, self.event, occurred, tuple(self.edges), self.group, groups)
+
+    @property
+    def of_model(self) -> dict[str, Any]:
+        return of_counts(self.questions)
 
     def requested(self) -> Mapping[str, Iterable[str]]:
         columns = {"time": [self.time], "event": [self.event]}

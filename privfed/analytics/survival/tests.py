@@ -28,7 +28,7 @@ import numpy as np
 from scipy.stats import chi2, norm
 
 from accounting.documents import Encoded
-from privfed.analytics.survival import SurvivalCounts, exposure_sums, visible_counts
+from privfed.analytics.survival.curves import SurvivalCounts, exposure_sums, visible_counts
 from privfed.analytics.tree import Reals
 
 _Z = float(norm.isf(0.025))

@@ -1,0 +1,1 @@
+"""Regressions with intervals that contain the noise."""

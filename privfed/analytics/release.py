@@ -1,0 +1,250 @@
+"""A release of sums over clients: made by a charged run, and read from its directory.
+
+The run is `privfed.analytics.description_run.counting_run`: an ordinary run of the run file's
+mechanism and secure sum with full participation, whose directory `privfed audit`, `report` and
+`privacy.prior` understand. Estimates are post-processing of what it released.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting import durable
+from accounting.documents import Encoded
+from accounting.guarantee import Guarantee, spent
+from accounting.ledger import Ledger
+from privfed.analytics.counted_table import CountedTable
+from privfed.analytics.description_run import HasBudget, counting_run, keys_of_table
+from privfed.config.config import Config
+from privfed.config.reading import as_written
+from privfed.core.errors import Refused, resume_command
+from privfed.core.text import dump
+from privfed.plan.plan import Plan, solve_plan
+from privfed.plan.rule import message_length
+from privfed.run.outcome import Observer
+from privfed.run.train import train
+from privfed.store.run_directory import RunDirectory
+from privfed.store.tensorfile import unpack
+
+
+class Request(HasBudget, Protocol):
+    """The columns, the public facts and the budget of a release."""
+
+    def keys(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the `source`, a registered `CountedTable`, and its keys.
+
+        Keys of its file and format are left out.
+
+        Args:
+          data: the section [data] of a run file.
+
+        Raises:
+          Refused: if a column is not declared.
+        """
+
+
+def release_run(run_file: Path, overrides: Iterable[str], asking: Request) -> Config:
+    """Returns the configuration of the run that makes a release.
+
+    Args:
+      run_file: the run file of the population.
+      overrides: "key=value" settings.
+      asking: columns, public facts and budget.
+
+    Raises:
+      Refused: if the population, mechanism or columns do not permit such a release.
+    """
+    raw = as_written(run_file, overrides)
+    data = raw.get("data", {})
+    keys = {**keys_of_table(data), **asking.keys(data)}
+    return counting_run(raw, keys, asking)
+
+
+def make_release(
+    run_file: Path,
+    overrides: Iterable[str],
+    asking: Request,
+    out: Path,
+    observers: Sequence[Observer] = (),
+) -> None:
+    """Releases sums over a run file's population into the new directory `out`.
+
+    *Releases*: the noised sums of one vector per client and round, of norm at most 1, and nothing
+    else. *Sensitivity*: see the table that `asking` names. *Unit and adjacency*: a client
+    with all its rows, under the adjacency relation of the run file's sampler. The event is one
+    round of the run file's mechanism with full participation, without amplification, for each
+    round.
+
+    Args:
+      run_file: the run file.
+      overrides: "key=value" settings.
+      asking: columns, public facts and budget.
+      out: the new run directory.
+      observers: receive the events of the run.
+
+    Raises:
+      Refused: if the release has no proof or cannot be made; nothing is written then.
+    """
+    train(release_run(run_file, overrides, asking), out, observers)
+
+
+@dataclass(frozen=True, eq=False)
+class ReleasedSums:
+    """Sums of clients' vectors that a run released.
+
+    Attributes:
+      config: the run.
+      plan: its plan.
+      ledger: its ledger.
+      tensors: model and state of the server, which are averages over the public number of clients.
+      scale: factor from these averages to sums over clients.
+      noise: standard deviation of the noise on each entry of the sum of one round.
+    """
+
+    config: Config
+    plan: Plan
+    ledger: Ledger
+    tensors: Mapping[str, NDArray[np.float64]]
+    scale: float
+    noise: float
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The guarantee of the run's charges."""
+        privacy = self.config.privacy
+        return spent(self.ledger, privacy.delta, privacy.accountant)
+
+    @property
+    def total(self) -> NDArray[np.float64]:
+        """The noised sum of a model of counts, shape `[length]`."""
+        return np.asarray(self.tensors["model/counts"] * self.scale)
+
+    def cost(self, path: Path) -> dict[str, Any]:
+        """Returns the fields of a `SumsRelease` in the run directory `path`."""
+        return {
+            "guarantee": self.guarantee,
+            "mechanism": self.config.names["mechanism"],
+            "note": self.plan.simulation,
+            "ledger_head": self.ledger.head().hex(),
+            "run": str(path),
+            "noise": self.noise,
+        }
+
+
+@dataclass(frozen=True)
+class SumsRelease(Encoded):
+    """A release whose estimates are post-processing of noised sums over clients, and its cost.
+
+    Attributes:
+      guarantee: the guarantee of the release with the earlier runs that it counts.
+      mechanism: the name of the mechanism.
+      note: why epsilon is nominal; None for a real release.
+      ledger_head: the head of the run's ledger.
+      run: the run directory.
+      noise: standard deviation of the noise on each entry of a sum.
+    """
+
+    file: ClassVar[str]
+    """The file of estimates in the run directory."""
+    guarantee: Guarantee
+    mechanism: str
+    note: str | None
+    ledger_head: str
+    run: str
+    noise: float
+
+    def write(self) -> Self:
+        """Writes the estimates into the run directory, and returns them."""
+        content = dump(self.to_json(), indent=1) + "\n"
+        durable.write_atomically(Path(self.run) / self.file, content.encode())
+        return self
+
+
+def released_sums(
+    path: Path, sources: tuple[type[CountedTable], ...], command: str
+) -> ReleasedSums:
+    """Returns the sums that the run at `path` released. No data are read.
+
+    Args:
+      path: the run directory.
+      sources: the sources of which the run must have one.
+      command: the command that makes such runs, for messages.
+
+    Raises:
+      Refused: if the run released nothing, or has another source.
+    """
+    directory = RunDirectory.open(path)
+    config, ledger = directory.config.read(), Ledger.load(directory.ledger)
+    source = config.source
+    if not isinstance(source, sources):
+        raise Refused(f"{path} is not a run of `privfed {command}`; name a directory of such a run")
+    tensors, about = unpack(directory.checkpoint.path)
+    _refuse_unfinished(path, about, config.run.rounds, len(ledger.charges))
+    if source.one_round and about["updates"] > 1:
+        raise Refused(
+            f"{path} was resumed for {about['updates']} rounds, so that it holds a model, but such "
+            "a release takes one round; start a new run"
+        )
+    length, parts = source.questions.length, config.data.sites_per_client
+    plan = solve_plan(config, length=message_length(config, length))
+    return ReleasedSums(
+        config,
+        plan,
+        ledger,
+        {name: tensor.double().numpy() for name, tensor in tensors.items()},
+        float(config.sampler.size) * parts,
+        noise_on_sum(plan, length) * parts,
+    )
+
+
+def _refuse_unfinished(path: Path, about: Mapping[str, Any], rounds: int, charges: int) -> None:
+    """Raises `Refused` for a run that released nothing, or not all of its rounds.
+
+    Args:
+      path: the run directory.
+      about: facts of its checkpoint.
+      rounds: number of rounds of such a release.
+      charges: number of charges.
+    """
+    if not charges:
+        raise Refused(
+            f"{path} was interrupted before anything was charged; resume it by "
+            f"{resume_command(path)}, then read the release again"
+        )
+    if not about["updates"]:
+        raise Refused(
+            f"{path} was charged, but released nothing: the sum aborted, or the run was "
+            "interrupted, and the charge is spent. Make the release again in a new folder, and "
+            "name both folders in privacy.prior"
+        )
+    if about["round"] < rounds:
+        raise Refused(
+            f"{path} was interrupted after {about['round']} of {rounds} rounds; resume it by "
+            f"{resume_command(path)}, then read the release again"
+        )
+
+
+def noise_on_sum(plan: Plan, length: int) -> float:
+    """Returns the standard deviation of each coordinate of a sum, from noise and rounding.
+
+    Central noise is proportional to the norm bound of the summed vectors. Under a secure sum each
+    client rounds to integer steps, which adds a variance of at most a quarter of a squared step.
+    The release is rounded to float32.
+
+    Args:
+      plan: the plan of the release.
+      length: length of a client's vector.
+    """
+    algorithm, mechanism, size = plan.algorithm(), plan.mechanism, plan.config.sampler.size
+    std = mechanism.noise_on_update(size) * mechanism.clip
+    if mechanism.trust == "server":
+        std *= algorithm.encoding_factor(length)
+    step = algorithm.grid_step(length) or 0.0
+    return math.hypot(std, step / 2.0 * math.sqrt(size), size * 2.0**-24)
