@@ -39,9 +39,10 @@ def epsilon_of_share(raw: Raw, described: Config) -> float:
 
     The noise is solved jointly for the description, the training of the same run file and
     evaluation rounds, so that together they spend privacy.epsilon. With s the description's
-    fraction, e that of evaluation, w the `variance_weight` of a round, T rounds and E evaluations
-    among them, z_D / z = sqrt(w_D (1 - s) (1 - e) / (s w (T - E))). The description is charged as
-    its own event. The noise of training is then solved for again, with that charge counted.
+    fraction and R its rounds, e that of evaluation, w the `variance_weight` of a round, T rounds
+    and E evaluations among them, z_D / z = sqrt(R w_D (1 - s) (1 - e) / (s w (T - E))). The
+    description is charged as its own events. The noise of training is then solved for again, with
+    that charge counted.
 
     Args:
       raw: the run file.
@@ -53,13 +54,14 @@ def epsilon_of_share(raw: Raw, described: Config) -> float:
     config = _costs(raw)
     privacy, cost, evaluation = config.privacy, round_cost(config), evaluation_cost(config)
     description = round_cost(described)
-    ratio = _ratio(config, cost, evaluation, description)
+    ratio = _ratio(config, cost, evaluation, described)
 
     def event(z: float) -> Event:
         return description.event(z * ratio)
 
     def extra_spending(z: float) -> Spending:
-        return Counter({event(z): 1}) + Counter(evaluation.spending(z) if evaluation else {})
+        releases = Counter({event(z): described.run.rounds})
+        return releases + Counter(evaluation.spending(z) if evaluation else {})
 
     training = config.run.rounds - (evaluation.count if evaluation else 0)
     try:
@@ -70,7 +72,9 @@ def epsilon_of_share(raw: Raw, described: Config) -> float:
             privacy.accountant,
             extra_spending=extra_spending,
         )
-        return guarantee({event(z): 1}, privacy.delta, privacy.accountant).epsilon
+        return guarantee(
+            {event(z): described.run.rounds}, privacy.delta, privacy.accountant
+        ).epsilon
     except AccountingError as error:
         raise Refused(f"budget.statistics: {error}") from error
 
@@ -98,13 +102,15 @@ def _costs(raw: Raw) -> Config:
 
 
 def _ratio(
-    config: Config, cost: RoundCost, evaluation: EvaluationCost | None, description: RoundCost
+    config: Config, cost: RoundCost, evaluation: EvaluationCost | None, described: Config
 ) -> float:
     """Returns the description's noise multiplier divided by that of training."""
+    description = round_cost(described)
     share, evaluations = config.budget.statistics, evaluation.count if evaluation else 0
     left = (1 - share) * (1 - (config.budget.evaluation if evaluation else 0.0))
     weights = [variance_weight(each.witness) for each in (description, cost)]
-    return math.sqrt(weights[0] * left / (share * weights[1] * (config.run.rounds - evaluations)))
+    rounds = (described.run.rounds, config.run.rounds - evaluations)
+    return math.sqrt(weights[0] * rounds[0] * left / (share * weights[1] * rounds[1]))
 
 
 Stretch = Annotated[list[float], Field(min_length=2, max_length=2)]

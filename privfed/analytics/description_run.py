@@ -44,8 +44,9 @@ def source_of_questions(data: Mapping[str, Any], others: Iterable[str]) -> dict[
     Raises:
       Refused: if a declaration is not usable.
     """
-    values = dict(by_column(data, "categories"))
-    ranges = {_plain_name(name): each for name, each in by_column(data, "features").items()}
+    for name in by_column(data, "features"):
+        _refuse_pattern(name)
+    values, ranges = dict(by_column(data, "categories")), declared_ranges(data)
     dates = dict(by_column(data, "dates"))
     label = data.get("label")
     if isinstance(label, str):
@@ -53,8 +54,6 @@ def source_of_questions(data: Mapping[str, Any], others: Iterable[str]) -> dict[
             values[label] = data["labels"]
         elif data.get("classes"):
             values[label] = [*range(_class_count(data["classes"]))]
-        elif data.get("label_bounds"):
-            ranges[label] = data["label_bounds"]
     declared = {*values, *ranges, *dates}
     return {
         "columns": [name for name in dict.fromkeys(others) if name not in declared],
@@ -77,6 +76,15 @@ def by_column(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
             f"data.{key} is {stated!r}; expected a section [data.{key}]", key=f"data.{key}"
         )
     return stated
+
+
+def declared_ranges(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the range of each number that [data.features] declares by name, and of the label."""
+    features, label = by_column(data, "features"), data.get("label")
+    ranges = {_ESCAPED.sub(r"\1", name): each for name, each in features.items()}
+    if isinstance(label, str) and data.get("label_bounds"):
+        ranges[label] = data["label_bounds"]
+    return ranges
 
 
 def declared_values(
@@ -114,15 +122,14 @@ def _class_count(stated: object) -> int:
     return stated
 
 
-def _plain_name(pattern: str) -> str:
-    """Returns the column that a key of [data.features] names. Raises `Refused` for a pattern."""
-    if _PATTERN.search(_ESCAPED.sub("", pattern)):
+def _refuse_pattern(name: str) -> None:
+    """Raises `Refused` for a key of [data.features] that is a pattern of names."""
+    if _PATTERN.search(_ESCAPED.sub("", name)):
         raise Refused(
-            f"data.features: {pattern!r} is a pattern, but a description requests columns by "
+            f"data.features: {name!r} is a pattern, but a description requests columns by "
             "name because their number has to be public; name each column, or leave it out",
             key="data.features",
         )
-    return _ESCAPED.sub(r"\1", pattern)
 
 
 _OF_TRAINING = {

@@ -1,4 +1,4 @@
-"""Logistic regression from Python."""
+"""Regression from Python."""
 
 from __future__ import annotations
 
@@ -16,32 +16,40 @@ def regression(
     by: Sequence[str] = (),
     cuts: Mapping[str, Sequence[float]] | None = None,
     occurred: Sequence[str | int | bool] = (1,),
+    family: str = "logistic",
+    exposure: str = "",
+    rounds: int | None = None,
     epsilon: float | None = None,
     delta: float | None = None,
     out: str | PathLike[str] | None = None,
     keys: Sequence[str] = (),
 ) -> Answer:
-    """Releases an outcome's counts by levels of covariates, charged once, as `privfed regress`.
+    """Releases the sums of a regression over all clients, charged once, as `privfed regress` does.
 
     Args:
       run: a run file that describes the population; or the directory of an earlier release, which
         is only read again.
-      outcome: the column that states whether the outcome occurred.
-      by: the columns of covariates; [data.categories] declares their values, of which the first is
-        the reference.
+      outcome: the column of outcomes; [data.features] declares its range if it is a number.
+      by: the columns of covariates. [data.categories] declares the values of levels, of which the
+        first is the reference, and [data.features] the range of numbers.
       cuts: for covariates that are numbers: the ends of the bins [a, b), ascending, by column.
-      occurred: entries of `outcome` that state the outcome.
+      occurred: entries of `outcome` that state the outcome, if `family` is "logistic".
+      family: "logistic" for outcomes that occurred or not, "linear" for numbers, "poisson" for
+        counts.
+      exposure: for counts: the column of exposures, such as a time at risk, whose range
+        [data.features] declares.
+      rounds: number of rounds of logistic regression on numbers (None: 6) and of Poisson
+        regression (None: 7).
       epsilon: epsilon of the release; None: the share `budget.statistics` of the run file.
       delta: delta of the release; None: that of the run file.
       out: the new run directory; by default a new folder in runs/.
       keys: keys of the run file to change, as "section.key=value".
 
     Returns:
-      The `regression` with coefficients, odds ratios and tests of each covariate, the noised
-      `counts`, and the `guarantee`.
+      The `regression` with coefficients, ratios and tests of each covariate, and the `guarantee`.
 
     Raises:
-      Refused: if the release has no proof, or a column or its levels are not declared.
+      Refused: if the release has no proof, or a column's levels or range are not declared.
     """
     from privfed.analytics.regression.release import RegressionRequest, regression_of
     from privfed.analytics.release import make_release
@@ -54,7 +62,9 @@ def regression(
     if not outcome or not by or isinstance(by, str):
         raise Refused("outcome and by are both needed; name a column, and a list of covariates")
     ends = {column: tuple(map(float, edges)) for column, edges in (cuts or {}).items()}
-    asking = RegressionRequest(outcome, tuple(by), ends, tuple(occurred), epsilon, delta)
+    asking = RegressionRequest(
+        outcome, tuple(by), ends, tuple(occurred), family, exposure, rounds, epsilon, delta
+    )
     folder = new_folder("regression") if out is None else from_here(as_path(out, "out"))
     make_release(path, keys, asking, folder)
     return Answer.of(regression_of(folder).write(), regression_tables)

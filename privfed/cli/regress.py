@@ -1,4 +1,4 @@
-"""The command `privfed regress`: logistic regression over a federation."""
+"""The command `privfed regress`: regressions over a federation."""
 
 from __future__ import annotations
 
@@ -23,23 +23,38 @@ from privfed.core.errors import Refused
 @click.command("regress")
 @click.argument("run_file", metavar="RUN.toml", type=ANY_PATH)
 @OVERRIDES
-@click.option("--outcome", default="", help="The column that states whether the outcome occurred.")
+@click.option("--outcome", default="", help="The column of outcomes.")
+@click.option(
+    "--family",
+    type=click.Choice(["logistic", "linear", "poisson"]),
+    default="logistic",
+    show_default=True,
+    help="logistic: outcomes that occurred or not; linear: numbers; poisson: counts.",
+)
 @click.option(
     "--occurred",
     multiple=True,
-    help="An entry of the outcome's column that states the outcome; may be repeated; default: 1.",
+    help="If logistic: an entry of the outcome's column that states the outcome; may be repeated; "
+    "default: 1.",
 )
 @click.option(
     "--by",
     multiple=True,
-    help="A column of a covariate, as [data.categories] declares it; repeat it for each.",
+    help="A column of a covariate, as [data.categories] or [data.features] declares it; repeat it "
+    "for each.",
 )
 @click.option(
     "--cut",
     "cuts",
     multiple=True,
     metavar="COLUMN=a,b,…",
-    help="For a covariate of numbers: ends of its bins [a, b), in ascending order.",
+    help="To cut a covariate of numbers: ends of its bins [a, b), in ascending order.",
+)
+@click.option("--exposure", default="", help="If poisson: the column of exposures (time at risk).")
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 1000),
+    help="Number of rounds, if logistic on numbers (default: 6) or poisson (default: 7).",
 )
 @RELEASE_EPSILON
 @RELEASE_DELTA
@@ -47,10 +62,10 @@ from privfed.core.errors import Refused
 @JSON
 @quotes_on_request
 def regress_command(**asked: Any) -> int:
-    """Release an outcome's counts by covariates, charged once, and estimate odds ratios from them.
+    """Release sums of an outcome and covariates, charged once, and estimate a regression from them.
 
-    Prints a logistic regression on main effects. All intervals and tests contain the noise. If
-    RUN.toml is a run directory, it is only read again.
+    Prints coefficients, odds or rate ratios, and tests of main effects. All intervals and tests
+    contain the noise. If RUN.toml is a run directory, it is only read again.
     """
     from privfed.api.regression import regression
 

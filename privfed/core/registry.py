@@ -272,11 +272,14 @@ GIVEN: dict[str, dict[str, str]] = {
         "described_table": "privfed.analytics.described_table:DescribedTable",
         "survival_table": "privfed.analytics.survival.table:SurvivalTable",
         "regression_table": "privfed.analytics.regression.table:RegressionTable",
+        "score_table": "privfed.analytics.regression.score_table:ScoreTable",
     },
     "model": {
         "given_module": "privfed.models.given_module:GivenModule",
         "counts": "privfed.analytics.count_model:CountModel",
+        "scores": "privfed.analytics.regression.score_model:ScoreModel",
     },
+    "optimizer": {"newton": "privfed.analytics.regression.score_model:Newton"},
     "loss": {"added": "privfed.analytics.count_model:Added"},
 }
 """Parts that wrap objects passed in Python, and parts with which statistics are released. The

@@ -1,4 +1,4 @@
-"""The tables and the forest plot of a released logistic regression."""
+"""The tables and the forest plot of a released regression."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from privfed.analytics.regression.logistic import LevelEstimate
+from privfed.analytics.regression.estimates import CovariateEstimate, LevelEstimate
 from privfed.analytics.regression.release import RegressionRelease
 from privfed.core.text import visible
 from privfed.grid.pictures.figures import COLOURS
@@ -26,50 +26,75 @@ from privfed.report.tables import (
     with_interval,
 )
 
-_HEAD = (
-    *("level", "clients", "proportion", "95 % interval", "coefficient", "error"),
-    *("odds ratio", "95 % interval", "p"),
-)
-
 
 def regression_tables(release: RegressionRelease) -> Group:
-    """Returns a table of odds ratios, and one of tests and cost."""
+    """Returns a table of coefficients and ratios, and one of tests and cost."""
     table = Table(box=None, header_style="cyan", padding=(0, 2, 0, 0))
-    table.add_column(_HEAD[0], overflow="fold")
-    for header in _HEAD[1:]:
+    head, *others = _head(release)
+    table.add_column(head, overflow="fold")
+    for header in others:
         table.add_column(header, justify="right")
     for line in _lines(release):
         table.add_row(*map(Text, line))
     return Group(table, "", rows(_facts(release) | release_rows(release)))
 
 
-def _lines(release: RegressionRelease) -> list[list[str]]:
-    """Returns the cells of the table: a line for each level."""
+def _head(release: RegressionRelease) -> list[str]:
+    """Returns the headers of the table."""
+    ratio = release.regression.ratio
     return [
-        [f"{visible(covariate.covariate)} = {visible(each.level)}", *_cells(each, place == 0)]
+        "level" if release.counts else "covariate",
+        *(["clients", "proportion", "95 % interval"] if release.counts else []),
+        *("coefficient", "error"),
+        *([ratio] if ratio else []),
+        *("95 % interval", "p"),
+    ]
+
+
+def _lines(release: RegressionRelease) -> list[list[str]]:
+    """Returns the cells of the table: a line for each level, and for each number."""
+    return [
+        [_effect(covariate, each), *_cells(release, each, place == 0 and len(covariate.levels) > 1)]
         for covariate in release.regression.covariates
         for place, each in enumerate(covariate.levels)
     ]
 
 
-def _cells(each: LevelEstimate, reference: bool) -> list[str]:
+def _effect(covariate: CovariateEstimate, each: LevelEstimate) -> str:
+    """Returns the name of a level, or of one more unit of a number."""
+    name = visible(covariate.covariate)
+    return f"{name} = {visible(each.level)}" if each.level else f"{name}, per unit"
+
+
+def _cells(release: RegressionRelease, each: LevelEstimate, reference: bool) -> list[str]:
     """Returns the cells of a level, after its name."""
-    crude = [
-        estimated_count(each.clients),
-        decimal(each.proportion),
-        f"{decimal(each.proportion_low)} to {decimal(each.proportion_high)}",
-    ]
+    crude, ratio = each.crude, release.regression.ratio
+    of_number = not each.level
+    counted = (
+        []
+        if crude is None
+        else [
+            estimated_count(crude.clients),
+            decimal(crude.proportion),
+            f"{decimal(crude.low)} to {decimal(crude.high)}",
+        ]
+    )
     if reference and each.coefficient is not None:
-        return [*crude, "reference", "", "1", "", ""]
-    interval = f"{_ratio(each.low)} to {_ratio(each.high)}"
+        return [*counted, "reference", "", *(["1"] if ratio else []), "", ""]
+    shown = _ratio if ratio and not of_number else _plain
+    effect = decimal if ratio and not of_number else _plain
     return [
-        *crude,
-        decimal(each.coefficient),
-        decimal(each.standard_error),
-        _ratio(each.odds_ratio),
-        "—" if each.low is None else interval,
+        *counted,
+        effect(each.coefficient),
+        effect(each.standard_error),
+        *([shown(each.ratio)] if ratio else []),
+        "—" if each.low is None else f"{shown(each.low)} to {shown(each.high)}",
         _p_value(each.p_value),
     ]
+
+
+def _plain(value: float | None) -> str:
+    return "—" if value is None else f"{value:.4g}"
 
 
 def _ratio(value: float | None) -> str:
@@ -86,45 +111,59 @@ def _facts(release: RegressionRelease) -> dict[str, str]:
     """Returns the joint tests and counts, by label."""
     regression, facts = release.regression, {}
     for each in regression.covariates:
+        if len(each.levels) == 1 and each.statistic is not None:
+            continue  # the test of a number is that of its coefficient
         facts[f"test of {visible(each.covariate)}"] = (
-            "no estimate: the counts are too close to their noise"
+            "no estimate: the sums are too close to their noise"
             if each.statistic is None
             else f"chi-squared {each.statistic:.3g}, {each.degrees} df, p = {each.p_value:.2g}"
         )
     occurred = ", ".join(map(visible, release.occurred))
+    plain = _plain if not regression.ratio else decimal
+    if regression.dispersion is not None:
+        spread = "dispersion" if regression.ratio else "residual variance"
+        facts[spread] = _plain(regression.dispersion)
+    exposure = f", per {visible(release.exposure)}" if release.exposure else ""
     return facts | {
-        "intercept": f"{decimal(regression.intercept)}, standard error "
-        f"{decimal(regression.intercept_error)}",
-        "outcome": f"{visible(release.outcome)} = {occurred}",
+        "intercept": f"{plain(regression.intercept)}, standard error "
+        f"{plain(regression.intercept_error)}",
+        "outcome": f"{visible(release.outcome)}{f' = {occurred}' if occurred else exposure}",
         "clients": f"{estimated_count(release.clients)}; {estimated_count(release.unusable)} "
         "without a usable entry",
-        "noise": f"standard deviation {release.noise:.3g} on each cell; intervals contain it",
+        "noise": f"standard deviation {release.noise:.3g} on each "
+        f"{'cell' if release.counts else 'sum of a round'}; intervals contain it",
     }
 
 
 def regression_chapter(release: RegressionRelease) -> Chapter:
-    """Returns the chapter with the forest plot, odds ratios, and tests."""
+    """Returns the chapter with the forest plot of ratios, estimates, and tests."""
+    ratio = release.regression.ratio
     words = (
-        "Odds ratios of a logistic regression on main effects. They follow from one noised table, "
-        "and intervals and tests contain both sampling and noise. Proportions are crude: they are "
-        "not adjusted for the other covariates."
+        f"{ratio.capitalize() or 'Coefficient'}s of a {release.regression.family} regression on "
+        f"main effects. They follow from noised sums over clients, and intervals and tests contain "
+        f"both sampling and noise."
     )
-    columns = frozenset(range(1, len(_HEAD)))
+    if release.counts:
+        words += " Proportions are crude: they are not adjusted for the other covariates."
+    head = _head(release)
+    columns = frozenset(range(1, len(head)))
+    title = f"{ratio.capitalize() or 'Coefficient'}s"
     return Chapter(
         "regression",
-        "Odds ratios",
+        title,
         [
             Paragraph(words),
-            _picture(release),
-            Figures("Odds ratios relative to reference levels", _HEAD, _lines(release), columns),
+            *([_picture(release)] if ratio else []),
+            Figures(f"{title} relative to reference levels", head, _lines(release), columns),
             Facts(_facts(release)),
         ],
     )
 
 
 def _picture(release: RegressionRelease) -> Picture:
-    """Draws the odds ratio of each level with its interval, on a logarithmic axis."""
-    title = f"Odds ratios of {release.outcome} with 95 % intervals"
+    """Draws the ratio of each level with its interval, on a logarithmic axis."""
+    ratio = release.regression.ratio
+    title = f"{ratio.capitalize()}s of {release.outcome} with 95 % intervals"
     shown = _drawn(release)
     with (
         without_warnings(),
@@ -133,17 +172,17 @@ def _picture(release: RegressionRelease) -> Picture:
         panel.set_xscale("log")
         panel.axvline(1.0, color="#888888", lw=0.8)
         for place, (_, each) in enumerate(shown):
-            if each.odds_ratio is not None:
-                ends = [each.low or each.odds_ratio, each.high or each.odds_ratio]
+            if each.ratio is not None:
+                ends = [each.low or each.ratio, each.high or each.ratio]
                 panel.plot(ends, [place, place], color=COLOURS[0], lw=1.4)
-                panel.plot(each.odds_ratio, place, "s", color=COLOURS[0], ms=4)
+                panel.plot(each.ratio, place, "s", color=COLOURS[0], ms=4)
         _set_ticks(panel)
-        panel.set_yticks(range(len(shown)), [visible(name) for name, _ in shown])
-        panel.set(xlabel="odds ratio", ylim=(len(shown) - 0.5, -0.5))
+        panel.set_yticks(range(len(shown)), [name for name, _ in shown])
+        panel.set(xlabel=ratio, ylim=(len(shown) - 0.5, -0.5))
         panel.grid(visible=False, axis="y")
         drawn = as_svg(figure)
     texts = (
-        f"{visible(name)}: {with_interval(each.odds_ratio, each.low, each.high, missing='none')}"
+        f"{name}: {with_interval(each.ratio, each.low, each.high, missing='none')}"
         for name, each in shown
     )
     return Picture(inline(drawn, "regression", title, f"{'; '.join(texts)}."), title)
@@ -162,7 +201,7 @@ def _set_ticks(panel: Axes) -> None:
 def _drawn(release: RegressionRelease) -> Sequence[tuple[str, LevelEstimate]]:
     """Returns the name and the estimate of each level, in the order of the plot."""
     return [
-        (f"{covariate.covariate} = {each.level}", each)
+        (_effect(covariate, each), each)
         for covariate in release.regression.covariates
         for each in covariate.levels
     ]

@@ -38,18 +38,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
-from scipy.stats import chi2, norm
 
-from accounting.documents import Encoded
+from privfed.analytics.regression.estimates import (
+    CrudeEstimate,
+    Regression,
+    Z,
+    covariate_estimate,
+)
 from privfed.analytics.tree import Reals
 from privfed.core.vector import Indices
 
-_Z = float(norm.isf(0.025))
 _STEPS = 50
 _LARGEST = 20.0
 """Largest coefficient that counts as an estimate."""
-_FINITE = 300.0
-"""Largest logarithm of an odds ratio that is stated."""
 _VISIBLE = 2.0
 """Least visible count, in standard deviations of its noise."""
 _NOISIEST = 0.5
@@ -81,73 +82,6 @@ class OutcomeCounts:
             raise ValueError("every covariate must have a name and two levels or more")
         if self.occurred.shape != shape or self.others.shape != shape or not self.std >= 0.0:
             raise ValueError(f"counts must have shape {shape}, and std must not be negative")
-
-
-@dataclass(frozen=True)
-class LevelEstimate(Encoded):
-    """Estimates for a level of a covariate; None if the counts have none.
-
-    Attributes:
-      level: the level.
-      clients: number of clients.
-      occurred: number of clients with the outcome.
-      proportion: crude proportion with the outcome, whatever the other covariates.
-      proportion_low: lower end of its 95 % interval.
-      proportion_high: upper end of its 95 % interval.
-      coefficient: logarithm of the odds ratio; 0 for the reference.
-      standard_error: standard error of the coefficient, of sampling and noise.
-      odds_ratio: odds of the outcome relative to the reference, with the same other levels.
-      low: lower end of its 95 % interval.
-      high: upper end of its 95 % interval.
-      p_value: two-sided p-value of a ratio of 1 (Wald test).
-    """
-
-    level: str
-    clients: float
-    occurred: float
-    proportion: float | None
-    proportion_low: float
-    proportion_high: float
-    coefficient: float | None
-    standard_error: float | None
-    odds_ratio: float | None
-    low: float | None
-    high: float | None
-    p_value: float | None
-
-
-@dataclass(frozen=True)
-class CovariateEstimate(Encoded):
-    """Estimates for a covariate, and the joint Wald test of its levels; None if it has no estimate.
-
-    Attributes:
-      covariate: the name of the covariate.
-      levels: estimates for each level; the first is the reference.
-      statistic: chi-squared statistic, with the variance of sampling and noise.
-      degrees: degrees of freedom.
-      p_value: p-value of the covariate having no effect.
-    """
-
-    covariate: str
-    levels: tuple[LevelEstimate, ...]
-    statistic: float | None
-    degrees: int
-    p_value: float | None
-
-
-@dataclass(frozen=True)
-class LogisticRegression(Encoded):
-    """A logistic regression on main effects; None if the counts have no estimate.
-
-    Attributes:
-      intercept: log-odds of the outcome in the reference levels.
-      intercept_error: standard error of the intercept.
-      covariates: estimates for each covariate.
-    """
-
-    intercept: float | None
-    intercept_error: float | None
-    covariates: tuple[CovariateEstimate, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +141,7 @@ class _Model:
         return np.asarray(((self.design @ form) * self.design).sum(1))
 
 
-def logistic_regression(counts: OutcomeCounts) -> LogisticRegression:
+def logistic_regression(counts: OutcomeCounts) -> Regression:
     """Returns the logistic regression of the outcome on the main effects of all covariates.
 
     Args:
@@ -220,13 +154,15 @@ def logistic_regression(counts: OutcomeCounts) -> LogisticRegression:
     starts = np.cumsum([1, *(max(len(shown) - 1, 0) for shown in visible)])
     covariates = []
     for axis, (margin, shown) in enumerate(zip(margins, visible, strict=True)):
-        some = slice(starts[axis], starts[axis + 1])
+        some, levels = slice(starts[axis], starts[axis + 1]), counts.levels[axis]
         effects = (fitted[0][some], fitted[1][some, some]) if fitted and known[axis] else None
-        covariates.append(_covariate(counts, axis, margin, shown, effects))
-    if fitted is None or not all(known):
-        return LogisticRegression(None, None, tuple(covariates))
-    error = math.sqrt(fitted[1][0, 0])
-    return LogisticRegression(float(fitted[0][0]), error, tuple(covariates))
+        crude = {level: margin.crude(level) for level in range(len(levels))}
+        name = counts.covariates[axis]
+        covariates.append(covariate_estimate(name, levels, effects, [*shown[1:]], crude))
+    estimated: tuple[float | None, float | None] = (None, None)
+    if fitted is not None and all(known):
+        estimated = float(fitted[0][0]), math.sqrt(fitted[1][0, 0])
+    return Regression("logistic", "odds ratio", *estimated, tuple(covariates))
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,21 +182,21 @@ class _Margins:
         least = max(_VISIBLE * self.noise, _LEAST)
         return np.asarray(np.minimum(self.occurred, self.others) > least)
 
-    def proportion(self, level: int) -> tuple[float | None, float, float]:
-        """Returns the proportion p of a level with the outcome, and its 95 % score interval.
+    def crude(self, level: int) -> CrudeEstimate:
+        """Returns the counts of a level, and the proportion p with its 95 % score interval.
 
         It has all p with (y - n p)^2 <= z^2 (n p q + noise^2 (p^2 + q^2)): without noise, the
         interval of Wilson (1927).
         """
         y, n = float(self.occurred[level]), float(self.occurred[level] + self.others[level])
-        square, noise = _Z**2, (_Z * self.noise) ** 2
+        square, noise = Z**2, (Z * self.noise) ** 2
         a, b = n**2 + square * n - 2 * noise, y * n + square * n / 2 - noise
         value = min(max(y / n, 0.0), 1.0) if n > 0.0 else None
-        if n <= 0.0 or a <= 0.0:
-            return value, 0.0, 1.0
-        root = math.sqrt(max(b**2 - a * (y**2 - noise), 0.0))
-        low, high = (min(max((b + end) / a, 0.0), 1.0) for end in (-root, root))
-        return value, low, high
+        low, high = 0.0, 1.0
+        if n > 0.0 and a > 0.0:
+            root = math.sqrt(max(b**2 - a * (y**2 - noise), 0.0))
+            low, high = (min(max((b + end) / a, 0.0), 1.0) for end in (-root, root))
+        return CrudeEstimate(n, y, value, low, high)
 
 
 def _margins(counts: OutcomeCounts, axis: int) -> _Margins:
@@ -280,57 +216,3 @@ def _model(counts: OutcomeCounts, visible: list[Indices]) -> _Model:
         columns += [places == level for level in range(1, len(visible[axis]))]
     design = np.stack(columns, axis=1).astype(np.float64)
     return _Model(occurred.ravel(), (occurred + others).ravel(), design, counts.std)
-
-
-def _covariate(
-    counts: OutcomeCounts,
-    axis: int,
-    margin: _Margins,
-    visible: Indices,
-    effects: tuple[Reals, Reals] | None,
-) -> CovariateEstimate:
-    """Returns the estimates for a covariate.
-
-    Args:
-      counts: the noised table.
-      axis: the covariate's axis.
-      margin: its counts.
-      visible: its visible levels.
-      effects: coefficients of its visible levels except the first, and their covariance; None if
-        there are none.
-    """
-    wald: dict[int, _Wald] = {}
-    statistic = None
-    if effects is not None:
-        coefficients, covariance = effects
-        wald[0] = 0.0, None, 1.0, None, None, None
-        for place, level in enumerate(visible[1:]):
-            wald[int(level)] = _wald(float(coefficients[place]), float(covariance[place, place]))
-        if len(coefficients):
-            statistic = float(coefficients @ np.linalg.solve(covariance, coefficients))
-    levels = tuple(
-        LevelEstimate(
-            name,
-            float(margin.occurred[level] + margin.others[level]),
-            float(margin.occurred[level]),
-            *margin.proportion(level),
-            *wald.get(level, (None,) * 6),
-        )
-        for level, name in enumerate(counts.levels[axis])
-    )
-    degrees = max(len(wald), 1) - 1
-    p_value = None if statistic is None else float(chi2.sf(statistic, degrees))
-    return CovariateEstimate(counts.covariates[axis], levels, statistic, degrees, p_value)
-
-
-_Wald = tuple[float | None, float | None, float | None, float | None, float | None, float | None]
-
-
-def _wald(coefficient: float, variance: float) -> _Wald:
-    """Returns a coefficient, its standard error, odds ratio with interval, and p-value."""
-    error = math.sqrt(variance)
-    ratio, low, high = (
-        math.exp(end) if abs(end) < _FINITE else None
-        for end in (coefficient, coefficient - _Z * error, coefficient + _Z * error)
-    )
-    return coefficient, error, ratio, low, high, float(2 * norm.sf(abs(coefficient) / error))

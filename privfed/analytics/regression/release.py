@@ -1,20 +1,34 @@
-"""Logistic regression over a federation: planned, charged, released, and estimated."""
+"""Regressions over a federation: planned, charged, released, and estimated."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from privfed.analytics.description_run import declared_values
-from privfed.analytics.regression.logistic import (
-    LogisticRegression,
-    OutcomeCounts,
-    logistic_regression,
+import numpy as np
+import torch
+
+from privfed.analytics.description_run import by_column, declared_ranges, declared_values
+from privfed.analytics.regression.estimates import (
+    CovariateEstimate,
+    Regression,
+    covariate_estimate,
 )
+from privfed.analytics.regression.family import FAMILIES
+from privfed.analytics.regression.logistic import OutcomeCounts, logistic_regression
+from privfed.analytics.regression.score_model import Newton, information
+from privfed.analytics.regression.score_table import (
+    CovariateNumber,
+    ScoreColumns,
+    ScoreTable,
+)
+from privfed.analytics.regression.scores import Fitted, ScoreSums, fitted
 from privfed.analytics.regression.table import RegressionTable
 from privfed.analytics.release import ReleasedSums, SumsRelease, released_sums
+from privfed.analytics.tree import Reals
 from privfed.core.errors import Refused
 
 
@@ -23,10 +37,15 @@ class RegressionRequest:
     """The columns, the levels and the budget of a regression.
 
     Attributes:
-      outcome: the column that states whether the outcome occurred.
-      by: the columns of covariates; [data.categories] declares the values of those without `cuts`.
-      cuts: ends of the bins [a, b) of covariates that are numbers, ascending.
-      occurred: the entries of `outcome` that state the outcome.
+      outcome: the column of outcomes.
+      by: the columns of covariates. [data.categories] declares levels, `cuts` bins, and
+        [data.features] the range of numbers.
+      cuts: ends of the bins [a, b) of covariates that are cut numbers, ascending.
+      occurred: the entries of `outcome` that state the outcome, if it is logistic.
+      family: the family of outcomes.
+      exposure: the column of exposures of counts, whose range [data.features] declares; "" for
+        none.
+      rounds: number of rounds, if there are several; None: four after the family's first ones.
       epsilon: epsilon of the release; None: the fraction that the run file states.
       delta: delta of the release; None: that of the run file.
     """
@@ -35,68 +54,119 @@ class RegressionRequest:
     by: tuple[str, ...]
     cuts: Mapping[str, Sequence[float]] = field(default_factory=dict)
     occurred: tuple[str | int | bool, ...] = (1,)
+    family: str = "logistic"
+    exposure: str = ""
+    rounds: int | None = None
     epsilon: float | None = None
     delta: float | None = None
 
     def keys(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the keys of a `regression_table`; see `privfed.analytics.release.Request`."""
+        """Returns the keys of the table; see `privfed.analytics.release.Request`.
+
+        A logistic regression on levels alone is that of a table of counts, which takes one round.
+        """
         for column in self.cuts:
             if column not in self.by:
                 raise Refused(f"--cut names {column!r}, which is no covariate; add --by {column}")
-        return {
-            "source": "regression_table",
+        if self.family not in FAMILIES:
+            raise Refused(f"--family is {self.family!r}; expected one of {', '.join(FAMILIES)}")
+        ranges, family = declared_ranges(data), FAMILIES[self.family]
+        levels = by_column(data, "categories")
+        numbers = [
+            column for column in self.by if column not in {*self.cuts, *levels} and column in ranges
+        ]
+        keys = {
             "outcome": self.outcome,
             "occurred": [*self.occurred],
             "covariates": [*self.by],
             "cuts": {column: [*edges] for column, edges in self.cuts.items()},
             "levels": {
-                column: declared_values(data, column, "--by", f", or --cut {column}=a,b,…")
+                column: declared_values(data, column, "--by", _OTHERWISE.format(column))
                 for column in self.by
-                if column not in self.cuts
+                if column not in {*self.cuts, *numbers}
             },
         }
+        if family.named and not numbers:
+            if self.exposure or self.rounds is not None:
+                raise Refused(
+                    "--rounds and --exposure concern regressions on numbers or of counts, but this "
+                    "one takes one round and no exposure; leave them out"
+                )
+            return {"source": "regression_table", **keys}
+        outcome = None if family.named else _range(ranges, self.outcome, "--outcome")
+        exposed = _range(ranges, self.exposure, "--exposure") if self.exposure else None
+        return {
+            "source": "score_table",
+            **keys,
+            "family": self.family,
+            "bounds": {column: ranges[column] for column in numbers},
+            "outcome_bounds": outcome,
+            "exposure": self.exposure,
+            "exposure_bounds": exposed,
+            "updates": self.rounds,
+            "share": 1.0 / data.get("sites_per_client", 1),
+        }
+
+
+_OTHERWISE = ", or its range {0} = [low, high] in [data.features], or --cut {0}=a,b,…"
+
+
+def _range(ranges: Mapping[str, Any], column: str, option: str) -> Any:
+    """Returns the declared range of a column. Raises `Refused` if there is none."""
+    if column not in ranges:
+        raise Refused(
+            f"{option} is {column!r}, but [data.features] does not declare its range, which has to "
+            f"be public; declare {column} = [low, high]",
+            key="data.features",
+        )
+    return ranges[column]
 
 
 @dataclass(frozen=True)
 class RegressionRelease(SumsRelease):
-    """A released regression table, its estimates, and its cost.
+    """Released sums of a regression, its estimates, and their cost.
 
     Attributes:
       outcome: the column of outcomes.
-      occurred: the entries of `outcome` that state the outcome.
+      occurred: the entries of `outcome` that state the outcome; empty for numbers.
+      exposure: the column of exposures; "" for none.
       clients: estimated number of usable clients.
       unusable: estimated number of clients without a usable entry.
-      shape: number of levels of each covariate.
-      counts: noised counts with and without the outcome, by cell; the last
-        covariate varies fastest.
-      regression: the logistic regression.
+      regression: the estimates.
+      shape: number of levels of each covariate, if cells were counted.
+      counts: noised counts with and without the outcome, by cell; the last covariate varies
+        fastest. Empty if no cells were counted.
     """
 
     file = "regression.json"
     outcome: str
     occurred: tuple[str, ...]
+    exposure: str
     clients: float
     unusable: float
-    shape: tuple[int, ...]
-    counts: list[list[float]]
-    regression: LogisticRegression
+    regression: Regression
+    shape: tuple[int, ...] = ()
+    counts: tuple[list[float], ...] = ()
 
 
 def regression_of(path: Path) -> RegressionRelease:
-    """Returns the estimates from the regression table that the run at `path` released.
+    """Returns the estimates from the sums that the run at `path` released.
 
     No data are read.
 
     Raises:
       Refused: if the run released nothing, or is not a run of `privfed regress`.
     """
-    return _estimated(released_sums(path, (RegressionTable,), "regress"), path)
-
-
-def _estimated(released: ReleasedSums, path: Path) -> RegressionRelease:
-    """Returns the estimates from a released table."""
+    released = released_sums(path, (RegressionTable, ScoreTable), "regress")
     source = released.config.source
-    assert isinstance(source, RegressionTable)
+    if isinstance(source, RegressionTable):
+        return _from_counts(released, source, path)
+    assert isinstance(source, ScoreTable)
+    return _from_scores(released, source, path)
+
+
+def _from_counts(released: ReleasedSums, source: RegressionTable, path: Path) -> RegressionRelease:
+    """Returns the estimates from a released table of counts."""
     cells, table = source.questions, released.total[:-1].reshape(-1, 2)
     names, levels = zip(*((each.name, each.levels) for each in cells.covariates), strict=True)
     occurred, others = (column.reshape(cells.shape) for column in table.T)
@@ -104,11 +174,116 @@ def _estimated(released: ReleasedSums, path: Path) -> RegressionRelease:
         **released.cost(path),
         outcome=cells.outcome,
         occurred=cells.occurred,
+        exposure="",
         clients=float(table.sum()),
         unusable=float(released.total[-1]),
-        shape=cells.shape,
-        counts=table.tolist(),
         regression=logistic_regression(
             OutcomeCounts(names, levels, occurred, others, released.noise)
         ),
+        shape=cells.shape,
+        counts=tuple(table.tolist()),
     )
+
+
+def _from_scores(released: ReleasedSums, source: ScoreTable, path: Path) -> RegressionRelease:
+    """Returns the estimates from released sums of score and information."""
+    newton, columns = released.config.optimizer, source.questions
+    assert isinstance(newton, Newton)
+    state = {name.removeprefix("server/"): each for name, each in released.tensors.items()}
+    sums, unusable = score_sums(state, newton, released.scale, released.noise)
+    return RegressionRelease(
+        **released.cost(path),
+        outcome=columns.outcome,
+        occurred=columns.occurred if columns.family.named else (),
+        exposure=columns.exposure,
+        clients=sums.clients,
+        unusable=unusable,
+        regression=stated_regression(source.family, columns, fitted(sums)),
+    )
+
+
+def score_sums(
+    state: Mapping[str, Reals], newton: Newton, scale: float, noise: float
+) -> tuple[ScoreSums, float]:
+    """Returns averages of released sums, and the estimated number of unusable clients.
+
+    Args:
+      state: the state of the optimizer `newton` after the last round.
+      newton: the optimizer.
+      scale: factor from averages to sums over clients of norm 1.
+      noise: standard deviation of the noise on each entry of these sums, of one round.
+
+    Raises:
+      Refused: if every round that is averaged was aborted.
+    """
+    rounds, by = int(state["rounds"][0]), newton.amplitudes
+    if not rounds:
+        raise Refused(
+            "no round after the first ones was released, so there is no estimate; start a new run "
+            "with more --rounds"
+        )
+    factor, k, noise = scale * newton.share / rounds, newton.coefficients, noise * newton.share
+    others = state["others"] * factor
+    square, usable, unusable = (float(each) for each in others[-3:])
+    matrix = information(torch.from_numpy(others), k).numpy() / by.information
+    sums = ScoreSums(
+        coefficients=state["coefficients"] / rounds,
+        score=state["score"] * factor / by.score,
+        information=matrix,
+        squares=square / by.square if by.square else None,
+        clients=usable / by.usable,
+        score_std=noise / by.score,
+        information_std=noise / by.information * math.sqrt(0.5),
+        rounds=rounds,
+        family=FAMILIES[newton.family],
+    )
+    return sums, unusable / newton.share
+
+
+def stated_regression(family: str, columns: ScoreColumns, estimates: Fitted | None) -> Regression:
+    """Returns the estimates for levels and numbers in their own units."""
+    of, covariates = FAMILIES[family], list[CovariateEstimate]()
+    low, high = columns.bounds
+    unit = (high - low) / 2.0 if of.linear else 1.0
+    constant = of.constant(columns.most) - math.log(columns.exposures[1])
+    origin, place = np.eye(1, columns.coefficients)[0], 1
+    for covariate in columns.covariates:
+        some = slice(place, place + covariate.coefficients)
+        place = some.stop
+        if isinstance(covariate, CovariateNumber):
+            half = (covariate.high - covariate.low) / 2.0
+            contrasts: Reals = np.full((1, 1), 1.0 / half)
+            levels: tuple[str, ...] = ("",)
+            origin[some] = -(covariate.low + half) / half
+        else:
+            corners, levels = covariate.corners, covariate.levels.levels
+            contrasts = corners[1:] - corners[:1]
+            origin[some] = corners[0]
+        effects = _contrasted(estimates, some, contrasts * unit)
+        first = 1 if len(levels) > 1 else 0
+        covariates.append(
+            covariate_estimate(
+                covariate.name,
+                levels,
+                effects,
+                [*range(first, len(levels))],
+                ratio=bool(of.ratio),
+            )
+        )
+    if estimates is None:
+        return Regression(family, of.ratio, None, None, tuple(covariates))
+    shift = low + unit if of.linear else constant
+    intercept = unit * float(origin @ estimates.coefficients) + shift
+    error = unit * math.sqrt(float(origin @ estimates.covariance @ origin))
+    dispersion = None if of.named else unit**2 * estimates.dispersion
+    return Regression(family, of.ratio, intercept, error, tuple(covariates), dispersion)
+
+
+def _contrasted(
+    estimates: Fitted | None, some: slice, contrasts: Reals
+) -> tuple[Reals, Reals] | None:
+    """Returns the estimates of `contrasts` `[j, c]` of the coefficients `some`, and covariance."""
+    if estimates is None:
+        return None
+    covariance = estimates.covariance[some, some]
+    return contrasts @ estimates.coefficients[some], contrasts @ covariance @ contrasts.T

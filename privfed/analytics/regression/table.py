@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, Self
 
@@ -89,11 +88,6 @@ class RegressionCells(OneCell):
     def length(self) -> int:
         return math.prod(self.shape) * 2 + 1
 
-    @cached_property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that are read."""
-        return (self.outcome, *(covariate.name for covariate in self.covariates))
-
     def of_table(
         self,
         columns: Mapping[str, Words],
@@ -115,14 +109,11 @@ class RegressionCells(OneCell):
         return self.counted(cells * 2 + ~occurred, usable, chosen, clients, sizes)
 
 
-class RegressionTable(CountedTable):
-    """A table whose clients are counted by outcome and levels of covariates.
-
-    The levels are public: they are never chosen from the data.
-    """
+class RegressionColumns(CountedTable):
+    """A table with a column of outcomes, and columns of covariates with public levels."""
 
     outcome: str = Field(min_length=1)
-    """Column that states whether the outcome occurred."""
+    """Column of outcomes."""
     occurred: list[str | int | bool] = [1]
     """Entries of `outcome` that state the outcome; any other entry that is not empty states that
     it did not occur."""
@@ -131,44 +122,64 @@ class RegressionTable(CountedTable):
     levels: dict[str, list[str | int | bool]] = {}
     """Values of each covariate without `cuts`; the first is the reference."""
     cuts: dict[str, list[float]] = {}
-    """Ends of the bins of covariates that are numbers, ascending; the first bin is the
+    """Ends of the bins of covariates that are cut numbers, ascending; the first bin is the
     reference."""
+
+    @property
+    def declared(self) -> list[str]:
+        """The columns about which something is declared."""
+        return [*self.levels, *self.cuts]
+
+    @property
+    def stated(self) -> tuple[str, ...]:
+        """The entries of `outcome` that state the outcome, as a file writes them."""
+        return as_values(self.outcome, self.occurred).values
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if sorted(self.covariates) != sorted([*self.levels, *self.cuts]):
+        if sorted(self.covariates) != sorted(self.declared):
             raise ValueError(
-                f"covariates are {', '.join(self.covariates)}, but levels and cuts are those of "
-                f"{', '.join([*self.levels, *self.cuts]) or 'none'}; expected each column once"
+                f"covariates are {', '.join(self.covariates)}, but levels, cuts and bounds are "
+                f"those of {', '.join(self.declared) or 'none'}; expected each column once"
             )
         for edges in self.cuts.values():
             refuse_unordered(edges)
-        cells = self.questions
-        self.refuse_several_cells(cells.columns)
-        for covariate in cells.covariates:
+        self.refuse_several_cells([self.outcome, *self.covariates])
+        for covariate in map(self.covariate, [*self.levels, *self.cuts]):
             if len({*covariate.levels}) < max(len(covariate.levels), 2):
                 raise ValueError(
                     f"the levels of {covariate.name} are {', '.join(covariate.levels) or 'none'}; "
                     "expected at least two, each once"
                 )
-        refuse_many(cells.length, "covariates or levels")
+        return self
+
+    def covariate(self, name: str) -> CovariateLevels:
+        """Returns the levels of a covariate."""
+        if name in self.cuts:
+            return CovariateLevels(name, (), tuple(self.cuts[name]))
+        return CovariateLevels(name, as_values(name, self.levels[name]).values)
+
+    def requested(self) -> Mapping[str, Iterable[str]]:
+        return {"outcome": [self.outcome], "covariates": self.covariates}
+
+
+class RegressionTable(RegressionColumns):
+    """A table whose clients are counted by outcome and levels of covariates.
+
+    The levels are public: they are never chosen from the data.
+    """
+
+    @model_validator(mode="after")
+    def _few_cells(self) -> Self:
+        refuse_many(self.questions.length, "covariates or levels")
         return self
 
     @property
     def questions(self) -> RegressionCells:
         """The cells of the table."""
-        covariates = (
-            CovariateLevels(name, (), tuple(self.cuts[name]))
-            if name in self.cuts
-            else CovariateLevels(name, as_values(name, self.levels[name]).values)
-            for name in self.covariates
-        )
-        occurred = as_values(self.outcome, self.occurred).values
-        return RegressionCells(self.outcome, occurred, tuple(covariates))
+        covariates = tuple(map(self.covariate, self.covariates))
+        return RegressionCells(self.outcome, self.stated, covariates)
 
     @property
     def of_model(self) -> dict[str, Any]:
         return of_counts(self.questions)
-
-    def requested(self) -> Mapping[str, Iterable[str]]:
-        return {"outcome": [self.outcome], "covariates": self.covariates}

@@ -10,7 +10,7 @@ from accounting.curves import Curve, over_delta, over_rounds, spent_events
 from accounting.guarantee import guarantee
 from accounting.statement import at_delta
 from privfed.analytics.regression.release import regression_of
-from privfed.analytics.regression.table import RegressionTable
+from privfed.analytics.regression.table import RegressionColumns
 from privfed.analytics.survival.release import survival_of
 from privfed.analytics.survival.table import SurvivalTable
 from privfed.core.text import ceiling, number, size_of
@@ -172,7 +172,7 @@ def run_page(facts: PageFacts, simulation: bool) -> Page:
 def _results(facts: PageFacts) -> Iterator[Chapter]:
     """Yields the chapter on what was released: estimates from counts, or a trained model."""
     source, path = facts.config and facts.config.source, facts.record.path
-    if not isinstance(source, SurvivalTable | RegressionTable):
+    if not isinstance(source, SurvivalTable | RegressionColumns):
         yield learning_chapter(facts)
     elif not facts.audit.charges:
         return

@@ -167,9 +167,9 @@ def test_estimates_are_near_the_table_and_errors_contain_noise(released):
         for each, whole, less in zip(*levels, strict=True):
             assert each.standard_error > less.standard_error
             assert abs(each.coefficient - whole.coefficient) < 3 * each.standard_error
-            assert each.proportion_low < whole.proportion < each.proportion_high
+            assert each.crude.low < whole.crude.proportion < each.crude.high
     arm = release.regression.covariates[0]
-    assert arm.levels[1].odds_ratio < 1.0
+    assert arm.levels[1].ratio < 1.0
     assert arm.p_value < 0.05
     assert "arm = b" in printed
     assert "test of age" in printed

@@ -55,8 +55,8 @@ def test_estimates_are_the_textbooks(exact):
     assert errors == pytest.approx(np.sqrt(np.diag(covariance)), rel=1e-9)
     sex, age = regression.covariates
     reference, male = sex.levels
-    assert (reference.odds_ratio, reference.coefficient, reference.low) == (1.0, 0.0, None)
-    assert male.odds_ratio == pytest.approx(math.exp(beta[1]))
+    assert (reference.ratio, reference.coefficient, reference.low) == (1.0, 0.0, None)
+    assert male.ratio == pytest.approx(math.exp(beta[1]))
     margin = norm.isf(0.025) * errors[1]
     assert (male.low, male.high) == pytest.approx(np.exp([beta[1] - margin, beta[1] + margin]))
     assert male.p_value == pytest.approx(2 * norm.sf(abs(beta[1]) / errors[1]))
@@ -84,13 +84,13 @@ def test_estimates_are_those_of_statsmodels(exact):
 def test_one_covariate_gives_the_odds_of_a_table():
     counts = OutcomeCounts(("arm",), (("a", "b"),), np.array([10, 30]), np.array([90, 60]), 0.0)
     (arm,) = logistic_regression(counts).covariates
-    assert arm.levels[1].odds_ratio == pytest.approx((30 * 90) / (10 * 60))
+    assert arm.levels[1].ratio == pytest.approx((30 * 90) / (10 * 60))
     error = math.sqrt(1 / 10 + 1 / 30 + 1 / 90 + 1 / 60)  # Woolf 1955
     assert arm.levels[1].standard_error == pytest.approx(error)
     first = arm.levels[0]
-    assert (first.clients, first.occurred, first.proportion) == (100.0, 10.0, 0.1)
+    assert (first.crude.clients, first.crude.occurred, first.crude.proportion) == (100.0, 10.0, 0.1)
     wilson = (0.05523, 0.17437)  # of 10 in 100
-    assert (first.proportion_low, first.proportion_high) == pytest.approx(wilson, abs=1e-5)
+    assert (first.crude.low, first.crude.high) == pytest.approx(wilson, abs=1e-5)
 
 
 def test_noise_widens_by_its_variance(exact):
@@ -113,7 +113,7 @@ def test_a_level_without_events_is_omitted_as_in_the_limit(exact):
     assert stated[[0, 1, 3]] == pytest.approx(beta)
     assert math.isnan(stated[2])
     assert regression.covariates[1].degrees == 1
-    assert regression.covariates[1].levels[1].proportion == 0.0
+    assert regression.covariates[1].levels[1].crude.proportion == 0.0
 
 
 def test_without_a_visible_reference_a_covariate_has_no_estimate(exact):
@@ -122,9 +122,9 @@ def test_without_a_visible_reference_a_covariate_has_no_estimate(exact):
     regression = logistic_regression(replace(exact, occurred=occurred))
     sex, age = regression.covariates
     assert regression.intercept is None
-    assert {each.odds_ratio for each in age.levels} == {None}
+    assert {each.ratio for each in age.levels} == {None}
     assert (age.statistic, age.degrees, age.p_value) == (None, 0, None)
-    assert sex.levels[1].odds_ratio is not None
+    assert sex.levels[1].ratio is not None
 
 
 def test_separated_cells_have_no_estimate(exact):
@@ -142,14 +142,14 @@ def test_counts_within_their_noise_show_nothing(exact):
     for covariate in regression.covariates:
         assert covariate.p_value is None
         for level in covariate.levels:
-            assert level.proportion_high - level.proportion_low > 0.9
+            assert level.crude.high - level.crude.low > 0.9
     negative = replace(exact, occurred=-OCCURRED, others=-OTHERS, std=9.0)
     levels = logistic_regression(negative).covariates[0].levels
-    assert [(each.proportion, each.proportion_low) for each in levels] == [(None, 0.0)] * 2
+    assert [(each.crude.proportion, each.crude.low) for each in levels] == [(None, 0.0)] * 2
 
 
 def test_estimates_are_a_function_of_the_table_and_are_written():
-    counts = DESIGNS[0].sampled(500, 7.0, np.random.default_rng(0))
+    counts = DESIGNS[0].sampled(500, 7.0, np.random.default_rng(0)).counts
     regression = logistic_regression(counts)
     assert regression == logistic_regression(counts)
     json.dumps(regression.to_json(), allow_nan=False)
@@ -194,7 +194,7 @@ def test_counts_below_zero_enter_the_score_as_they_are(exact):
 def test_the_bias_of_noise_is_corrected():
     """Means over noise and its negative, around the estimates of one table."""
     rng, std = np.random.default_rng(5), noise(0.5)
-    known = DESIGNS[1].sampled(2_500, 0.0, rng)
+    known = DESIGNS[1].sampled(2_500, 0.0, rng).counts
     truth, corrected, raw = estimates(logistic_regression(known)), [], []
     for _ in range(200):
         drawn = std * rng.standard_normal((2, *known.occurred.shape))

@@ -1,0 +1,292 @@
+"""A table as a regression with numbers reads it: each client adds its score and information.
+
+*Sensitivity.* At most one row of a client counts. Its vector at public coefficients has norm at
+most 1 (`privfed.analytics.regression.family`), because its row of the design has norm at most B,
+B^2 = 1 + the number of covariates: the intercept is 1; a number, clipped to its public bounds, is
+scaled to [-1, 1]; and the L levels of a covariate are the corners of a regular simplex of norm 1 in
+L - 1 dimensions. So adding or removing a client (or zeroing its message) changes the sum of a round
+by at most 1 in L2, and replacing one by at most 2. Coefficients of a round follow from sums that
+earlier rounds released, so rounds compose adaptively.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+from scipy.linalg import helmert
+
+from privfed.analytics.counted_table import refuse_many
+from privfed.analytics.questions import numbers_in, occurrences
+from privfed.analytics.regression.family import FAMILIES, Family
+from privfed.analytics.regression.score_model import FamilyName, vector_length
+from privfed.analytics.regression.table import CovariateLevels, RegressionColumns
+from privfed.analytics.tree import Reals
+from privfed.core.vector import Indices
+from privfed.data.sources.declared_table import Bounds
+from privfed.data.tables.cells import Words
+from privfed.data.tables.delimited import Dialect
+
+_AVERAGED = 4
+"""Default number of rounds that are averaged, of families that take several."""
+
+
+@dataclass(frozen=True)
+class CovariateNumber:
+    """A column of numbers, which are clipped to the public range [low, high]."""
+
+    name: str
+    low: float
+    high: float
+
+    @property
+    def coefficients(self) -> int:
+        """The number of coefficients."""
+        return 1
+
+    def design(self, words: Words, dialect: Dialect) -> Reals:
+        """Returns the columns of the design, `[N, 1]`; NaN for entries that are no numbers."""
+        clipped = np.clip(numbers_in(words, dialect), self.low, self.high)
+        return np.asarray(((clipped - self.low) / (self.high - self.low) * 2.0 - 1.0)[:, None])
+
+
+@dataclass(frozen=True)
+class CovariateCorners:
+    """A column of levels, which are corners of a simplex."""
+
+    levels: CovariateLevels
+
+    @property
+    def name(self) -> str:
+        """The column."""
+        return self.levels.name
+
+    @property
+    def coefficients(self) -> int:
+        """The number of coefficients."""
+        return len(self.levels.levels) - 1
+
+    @property
+    def corners(self) -> Reals:
+        """The corner of each level, shape `[levels, levels - 1]`, all of norm 1."""
+        count = len(self.levels.levels)
+        return np.asarray(helmert(count).T * math.sqrt(count / (count - 1)))
+
+    def design(self, words: Words, dialect: Dialect) -> Reals:
+        """Returns the columns of the design, `[N, levels - 1]`; NaN for entries of no level."""
+        none = np.full((1, self.coefficients), np.nan)
+        return np.concatenate([self.corners, none])[self.levels.places(words, dialect)]
+
+
+Covariate = CovariateNumber | CovariateCorners
+
+
+@dataclass(frozen=True)
+class ScoreColumns:
+    """The columns from which a client's score and information follow.
+
+    Attributes:
+      family: the family of outcomes.
+      outcome: the column of outcomes.
+      occurred: entries of `outcome` that state the outcome, if outcomes are named.
+      bounds: the range to which other outcomes are clipped.
+      covariates: the covariates.
+      exposure: the column of exposures, which are clipped to `exposures`; "" for none.
+      exposures: range of exposures.
+    """
+
+    family: Family
+    outcome: str
+    occurred: tuple[str, ...]
+    bounds: tuple[float, float]
+    covariates: tuple[Covariate, ...]
+    exposure: str = ""
+    exposures: tuple[float, float] = (1.0, 1.0)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read."""
+        names = (covariate.name for covariate in self.covariates)
+        return (self.outcome, *names, *filter(None, [self.exposure]))
+
+    @property
+    def coefficients(self) -> int:
+        """The number of coefficients, with the intercept."""
+        return 1 + sum(covariate.coefficients for covariate in self.covariates)
+
+    @property
+    def length(self) -> int:
+        """The number of entries of a client's vector."""
+        return vector_length(self.coefficients)
+
+    @property
+    def nobody(self) -> Reals:
+        """The input of the model whose vector is zero, shape `[1, k + 3]`."""
+        return np.zeros((1, self.coefficients + 3))
+
+    @property
+    def most(self) -> float:
+        """M, the largest outcome after scaling."""
+        return self.bounds[1] if not (self.family.named or self.family.linear) else 1.0
+
+    def of_table(
+        self,
+        columns: Mapping[str, Words],
+        dialect: Dialect,
+        chosen: Indices,
+        clients: Indices,
+        sizes: Indices,
+    ) -> NDArray[Any]:
+        """Returns the model's inputs; see `privfed.analytics.counted_table.ClientVector`.
+
+        A row is unusable if an entry is empty, no number, or of no level.
+        """
+        parts = [each.design(columns[each.name], dialect) for each in self.covariates]
+        y, offset = self._outcomes(columns, dialect), self._offsets(columns, dialect)
+        rows = np.concatenate([np.ones((len(y), 1)), *parts, y[:, None], offset[:, None]], axis=1)
+        usable = np.isfinite(rows).all(axis=1)
+        inputs = np.concatenate([np.where(usable[:, None], rows, 0.0), ~usable[:, None]], axis=1)
+        out = np.zeros((len(sizes), inputs.shape[1]))
+        out[clients] = inputs[chosen]
+        return out
+
+    def _outcomes(self, columns: Mapping[str, Words], dialect: Dialect) -> Reals:
+        """Returns the scaled outcome of each row, NaN for unusable entries, `[N]`."""
+        words = columns[self.outcome]
+        if self.family.named:
+            occurred, known = occurrences(words, self.occurred, dialect)
+            return np.where(known, occurred.astype(np.float64), np.nan)
+        low, high = self.bounds
+        clipped = np.clip(numbers_in(words, dialect), low, high)
+        return (clipped - low) / (high - low) * 2.0 - 1.0 if self.family.linear else clipped
+
+    def _offsets(self, columns: Mapping[str, Words], dialect: Dialect) -> Reals:
+        """Returns the logarithm of each row's exposure, relative to the largest, `[N]`."""
+        if not self.exposure:
+            return np.zeros(len(columns[self.outcome].codes))
+        numbers = numbers_in(columns[self.exposure], dialect)
+        clipped = np.clip(np.where(numbers > 0.0, numbers, np.nan), *self.exposures)
+        return np.log(clipped / self.exposures[1])
+
+
+class ScoreTable(RegressionColumns):
+    """A table whose clients add their score and information in a regression.
+
+    Levels and bounds are public: they are never chosen from the data.
+    """
+
+    family: FamilyName
+    """Family of outcomes."""
+    bounds: dict[str, Bounds] = {}
+    """Range of each covariate that is a number."""
+    outcome_bounds: Bounds | None = None
+    """Range of outcomes that are numbers."""
+    exposure: str = ""
+    """Column of exposures; empty for none."""
+    exposure_bounds: Bounds | None = None
+    """Range of exposures."""
+    updates: int | None = Field(None, ge=1, le=1000)
+    """Number of rounds; None: four after the family's first ones, or one if linear."""
+    share: float = Field(1.0, gt=0, le=1)
+    """Norm of a client's vector at each of its sites."""
+    one_round: ClassVar[bool] = False
+
+    @property
+    def declared(self) -> list[str]:
+        return [*super().declared, *self.bounds]
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        family = FAMILIES[self.family]
+        if (self.outcome_bounds is None) != family.named:
+            raise ValueError(
+                f"outcome_bounds is {self.outcome_bounds}, but family is {self.family!r}; expected "
+                "a range exactly if outcomes are numbers"
+            )
+        if bool(self.exposure) != (self.exposure_bounds is not None):
+            raise ValueError(
+                "exposure and exposure_bounds are a column and its range; expected both, or neither"
+            )
+        if self.exposure and family.ratio != "rate ratio":
+            raise ValueError(
+                f"exposure is {self.exposure!r}, but family is {self.family!r}; expected "
+                'family = "poisson", or no exposure'
+            )
+        least = family.burn_in + 1
+        if self.updates is not None and (self.updates < least or family.linear):
+            expected = "one round, so leave it out" if family.linear else f"at least {least} rounds"
+            raise ValueError(f"updates is {self.updates}; {self.family} takes {expected}")
+        ranges = {**self.bounds, self.outcome: self.outcome_bounds or [0.0, 1.0]}
+        for name, (low, high) in ranges.items():
+            if not low < high:
+                raise ValueError(f"the range of {name} is [{low:g}, {high:g}]; expected low < high")
+        if self.exposure_bounds is not None and not 0 < self.exposure_bounds[0] < math.inf:
+            raise ValueError(
+                f"the range of {self.exposure} is {self.exposure_bounds}; exposures are positive"
+            )
+        if not (family.named or family.linear) and self.outcome_bounds and self.outcome_bounds[0]:
+            raise ValueError(
+                f"the range of {self.outcome} is {self.outcome_bounds}; expected counts from 0"
+            )
+        refuse_many(self.questions.length, "covariates or levels")
+        return self
+
+    @property
+    def questions(self) -> ScoreColumns:
+        """The vector of each client."""
+        covariates = (
+            CovariateNumber(name, *self.bounds[name])
+            if name in self.bounds
+            else CovariateCorners(self.covariate(name))
+            for name in self.covariates
+        )
+        return ScoreColumns(
+            FAMILIES[self.family],
+            self.outcome,
+            self.stated,
+            _pair(self.outcome_bounds, (0.0, 1.0)),
+            tuple(covariates),
+            self.exposure,
+            _pair(self.exposure_bounds, (1.0, 1.0)),
+        )
+
+    @property
+    def of_run(self) -> dict[str, Any]:
+        family = FAMILIES[self.family]
+        rounds = 1 if family.linear else self.updates or family.burn_in + _AVERAGED
+        return {"rounds": rounds, "evaluate_every": rounds}
+
+    @property
+    def of_sums(self) -> dict[str, Any]:
+        """The public constants of the sums."""
+        columns = self.questions
+        return {
+            "family": self.family,
+            "coefficients": columns.coefficients,
+            "squared_norm": 1.0 + len(columns.covariates),
+            "most": columns.most,
+            "share": self.share,
+        }
+
+    @property
+    def of_model(self) -> dict[str, Any]:
+        return {"name": "scores", **self.of_sums}
+
+    @property
+    def of_server(self) -> dict[str, Any]:
+        burn_in = FAMILIES[self.family].burn_in
+        return {"optimizer": "newton", **self.of_sums, "burn_in": burn_in}
+
+    def requested(self) -> Mapping[str, Iterable[str]]:
+        exposure = {"exposure": [self.exposure]} if self.exposure else {}
+        return {**super().requested(), **exposure}
+
+
+def _pair(bounds: Bounds | None, otherwise: tuple[float, float]) -> tuple[float, float]:
+    return (bounds[0], bounds[1]) if bounds else otherwise
