@@ -218,16 +218,16 @@ def _refuse_unfinished(path: Path, about: Mapping[str, Any], rounds: int, charge
             f"{path} was interrupted before anything was charged; resume it by "
             f"{resume_command(path)}, then read the release again"
         )
+    if rounds > 1 and about["round"] < rounds:
+        raise Refused(
+            f"{path} was interrupted before its {rounds} rounds were complete; resume it by "
+            f"{resume_command(path)}, then read the release again"
+        )
     if not about["updates"]:
         raise Refused(
             f"{path} was charged, but released nothing: the sum aborted, or the run was "
             "interrupted, and the charge is spent. Make the release again in a new folder, and "
             "name both folders in privacy.prior"
-        )
-    if about["round"] < rounds:
-        raise Refused(
-            f"{path} was interrupted after {about['round']} of {rounds} rounds; resume it by "
-            f"{resume_command(path)}, then read the release again"
         )
 
 

@@ -50,6 +50,7 @@ from privfed.secure.encoded_accumulator import Arithmetic, EncodedAccumulator
 from privfed.secure.encoded_sum import EncodedSummation
 from privfed.secure.limits import Leaves, Limits
 from privfed.secure.summation import Session
+from privfed.server.optimizer import NoStep
 
 
 class WithoutColluders(Arithmetic):
@@ -208,13 +209,15 @@ def plan_of_mechanism(config: Config) -> Plan:
 
     Messages are not compressed, because any message is bounded and noised alike. A compression with
     several exchanges per round is kept, since all exchanges are charged and tested. The plan has no
-    canaries, because canaries test runs, not mechanisms.
+    canaries, because canaries test runs, not mechanisms. The server takes no steps, because these
+    follow what is released, which is observed.
     """
     config = overridden(config, ["audit.canaries=0"])
     if config.secured:
         config = overridden(config, ["secure.simulate=arithmetic"])
     if config.compression.exchanges == 1:
         config = replace(config, compression=NoCompression())
+    config = replace(config, optimizer=NoStep())
     return plan(config, length=message_length(config, LENGTH), measures=LENGTH)
 
 

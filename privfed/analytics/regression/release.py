@@ -104,7 +104,6 @@ class RegressionRequest:
             "exposure": self.exposure,
             "exposure_bounds": exposed,
             "updates": self.rounds,
-            "share": 1.0 / data.get("sites_per_client", 1),
         }
 
 
@@ -210,7 +209,7 @@ def score_sums(
     Args:
       state: the state of the optimizer `newton` after the last round.
       newton: the optimizer.
-      scale: factor from averages to sums over clients of norm 1.
+      scale: factor from averages to sums over clients.
       noise: standard deviation of the noise on each entry of these sums, of one round.
 
     Raises:
@@ -222,7 +221,7 @@ def score_sums(
             "no round after the first ones was released, so there is no estimate; start a new run "
             "with more --rounds"
         )
-    factor, k, noise = scale * newton.share / rounds, newton.coefficients, noise * newton.share
+    factor, k = scale / rounds, newton.coefficients
     others = state["others"] * factor
     square, usable, unusable = (float(each) for each in others[-3:])
     matrix = information(torch.from_numpy(others), k).numpy() / by.information
@@ -237,7 +236,7 @@ def score_sums(
         rounds=rounds,
         family=FAMILIES[newton.family],
     )
-    return sums, unusable / newton.share
+    return sums, unusable
 
 
 def stated_regression(family: str, columns: ScoreColumns, estimates: Fitted | None) -> Regression:

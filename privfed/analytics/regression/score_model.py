@@ -41,14 +41,11 @@ class _Scored(Part):
     """Upper bound on the squared norm of a row of the design."""
     most: float = Field(gt=0)
     """The largest outcome."""
-    share: float = Field(1.0, gt=0, le=1)
-    """Norm of a client's vector at each of its sites."""
 
     @property
     def amplitudes(self) -> Amplitudes:
         """The factors of the entries of a client's vector."""
-        exact = FAMILIES[self.family].amplitudes(self.squared_norm, self.most)
-        return Amplitudes(*(self.share * each for each in exact))
+        return FAMILIES[self.family].amplitudes(self.squared_norm, self.most)
 
     @property
     def length(self) -> int:
@@ -103,7 +100,7 @@ def _module(model: ScoreModel) -> nn.Module:
                         [
                             by.square * residual**2,
                             by.usable * usable,
-                            model.share * unusable,
+                            unusable,
                         ],
                         dim=-1,
                     ),

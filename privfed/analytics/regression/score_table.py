@@ -193,8 +193,6 @@ class ScoreTable(RegressionColumns):
     """Range of exposures."""
     updates: int | None = Field(None, ge=1, le=1000)
     """Number of rounds; None: four after the family's first ones, or one if linear."""
-    share: float = Field(1.0, gt=0, le=1)
-    """Norm of a client's vector at each of its sites."""
     one_round: ClassVar[bool] = False
 
     @property
@@ -271,7 +269,6 @@ class ScoreTable(RegressionColumns):
             "coefficients": columns.coefficients,
             "squared_norm": 1.0 + len(columns.covariates),
             "most": columns.most,
-            "share": self.share,
         }
 
     @property
