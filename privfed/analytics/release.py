@@ -133,6 +133,7 @@ class ReleasedSums:
             "mechanism": self.config.names["mechanism"],
             "note": self.plan.simulation,
             "ledger_head": self.ledger.head().hex(),
+            "charges": len(self.ledger.charges),
             "run": str(path),
             "noise": self.noise,
         }
@@ -147,6 +148,7 @@ class SumsRelease(Encoded):
       mechanism: the name of the mechanism.
       note: why epsilon is nominal; None for a real release.
       ledger_head: the head of the run's ledger.
+      charges: the number of its charges.
       run: the run directory.
       noise: standard deviation of the noise on each entry of a sum.
     """
@@ -157,6 +159,7 @@ class SumsRelease(Encoded):
     mechanism: str
     note: str | None
     ledger_head: str
+    charges: int
     run: str
     noise: float
 

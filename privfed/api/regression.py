@@ -10,7 +10,7 @@ from privfed.core.errors import Refused
 
 
 def regression(
-    run: str | PathLike[str],
+    run: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,
     outcome: str = "",
     by: Sequence[str] = (),
@@ -19,6 +19,7 @@ def regression(
     family: str = "logistic",
     exposure: str = "",
     rounds: int | None = None,
+    random_effects: bool = False,
     epsilon: float | None = None,
     delta: float | None = None,
     out: str | PathLike[str] | None = None,
@@ -28,7 +29,7 @@ def regression(
 
     Args:
       run: a run file that describes the population; or the directory of an earlier release, which
-        is only read again.
+        is only read again; or a list of such directories, one of each site, which are combined.
       outcome: the column of outcomes; [data.features] declares its range if it is a number.
       by: the columns of covariates. [data.categories] declares the values of levels, of which the
         first is the reference, and [data.features] the range of numbers.
@@ -40,6 +41,7 @@ def regression(
         [data.features] declares.
       rounds: number of rounds of logistic regression on numbers (None: 6) and of Poisson
         regression (None: 7).
+      random_effects: for several directories: whether sites may have different coefficients.
       epsilon: epsilon of the release; None: the share `budget.statistics` of the run file.
       delta: delta of the release; None: that of the run file.
       out: the new run directory; by default a new folder in runs/.
@@ -47,6 +49,8 @@ def regression(
 
     Returns:
       The `regression` with coefficients, ratios and tests of each covariate, and the `guarantee`.
+      For several directories, also how much sites differ (`heterogeneity`), and the guarantee of
+      all releases `together`.
 
     Raises:
       Refused: if the release has no proof, or a column's levels or range are not declared.
@@ -56,6 +60,12 @@ def regression(
     from privfed.report.regression import regression_tables
     from privfed.store.folders import new_folder
 
+    if not isinstance(run, str | PathLike):
+        from privfed.analytics.regression.pooled import pooled_regression
+        from privfed.report.regression import pooled_tables
+
+        paths = [from_here(as_path(each, "run")) for each in run]
+        return Answer.of(pooled_regression(paths, random_effects), pooled_tables)
     path = from_here(as_path(run, "run"))
     if path.is_dir():
         return Answer.of(regression_of(path).write(), regression_tables)

@@ -79,7 +79,7 @@ def refuse_new_options(*reading: str) -> None:
         for name in context.params
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
-    if given - {"run_file", "as_json", "show_values", *reading}:
+    if given - {"run_file", "run_files", "as_json", "show_values", *reading}:
         raise Refused(
             "RUN.toml is a run directory, so its release is only read again, but options of a new "
             "release are given; leave the options out, or name a run file"

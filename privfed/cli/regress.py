@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,14 +15,16 @@ from privfed.cli.answering import (
     OVERRIDES,
     RELEASE_DELTA,
     RELEASE_EPSILON,
+    print_answer,
     print_release,
     quotes_on_request,
+    refuse_new_options,
 )
 from privfed.core.errors import Refused
 
 
 @click.command("regress")
-@click.argument("run_file", metavar="RUN.toml", type=ANY_PATH)
+@click.argument("run_files", metavar="RUN.toml", type=ANY_PATH, nargs=-1, required=True)
 @OVERRIDES
 @click.option("--outcome", default="", help="The column of outcomes.")
 @click.option(
@@ -56,20 +59,36 @@ from privfed.core.errors import Refused
     type=click.IntRange(1, 1000),
     help="Number of rounds, if logistic on numbers (default: 6) or poisson (default: 7).",
 )
+@click.option(
+    "--random-effects",
+    is_flag=True,
+    help="For several run directories: sites may have different coefficients.",
+)
 @RELEASE_EPSILON
 @RELEASE_DELTA
 @NEW_RUN
 @JSON
 @quotes_on_request
-def regress_command(**asked: Any) -> int:
+def regress_command(run_files: tuple[Path, ...], **asked: Any) -> int:
     """Release sums of an outcome and covariates, charged once, and estimate a regression from them.
 
     Prints coefficients, odds or rate ratios, and tests of main effects. All intervals and tests
-    contain the noise. If RUN.toml is a run directory, it is only read again.
+    contain the noise. If RUN.toml is a run directory, it is only read again. Several run
+    directories, one of each site, are combined by meta-analysis.
     """
     from privfed.api.regression import regression
 
-    asked |= {"cuts": _cuts(asked["cuts"]), "occurred": asked["occurred"] or (1,)}
+    if len(run_files) > 1:
+        refuse_new_options("random_effects")
+        pooled = regression(run_files, random_effects=asked["random_effects"])
+        return print_answer(pooled, bool(asked["as_json"]))
+    if asked.pop("random_effects"):
+        raise Refused("--random-effects combines run directories; name that of each site")
+    asked |= {
+        "run_file": run_files[0],
+        "cuts": _cuts(asked["cuts"]),
+        "occurred": asked["occurred"] or (1,),
+    }
     return print_release(regression, "regression", asked)
 
 

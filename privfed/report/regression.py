@@ -11,9 +11,11 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from privfed.analytics.regression.estimates import CovariateEstimate, LevelEstimate
+from accounting.statement import epsilon_at
+from privfed.analytics.regression.estimates import CovariateEstimate, LevelEstimate, Regression
+from privfed.analytics.regression.pooled import PooledRegression
 from privfed.analytics.regression.release import RegressionRelease
-from privfed.core.text import visible
+from privfed.core.text import ceiling, visible
 from privfed.grid.pictures.figures import COLOURS
 from privfed.report.canvas import canvas
 from privfed.report.page.blocks import Chapter, Facts, Figures, Paragraph, Picture
@@ -29,35 +31,73 @@ from privfed.report.tables import (
 
 def regression_tables(release: RegressionRelease) -> Group:
     """Returns a table of coefficients and ratios, and one of tests and cost."""
-    table = Table(box=None, header_style="cyan", padding=(0, 2, 0, 0))
-    head, *others = _head(release)
-    table.add_column(head, overflow="fold")
-    for header in others:
-        table.add_column(header, justify="right")
-    for line in _lines(release):
-        table.add_row(*map(Text, line))
+    table = _table(_head(release), _lines(release.regression))
     return Group(table, "", rows(_facts(release) | release_rows(release)))
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
+    table = Table(box=None, header_style="cyan", padding=(0, 2, 0, 0))
+    table.add_column(head[0], overflow="fold")
+    for header in head[1:]:
+        table.add_column(header, justify="right")
+    for line in lines:
+        table.add_row(*map(Text, line))
+    return table
+
+
+def pooled_tables(pooled: PooledRegression) -> Group:
+    """Returns a table of combined coefficients and ratios, and one of guarantees."""
+    regression = pooled.regression
+    lines = _lines(regression)
+    differences = [
+        pooled.heterogeneity[covariate.covariate].get(each.level)
+        for covariate in regression.covariates
+        for each in covariate.levels
+    ]
+    for line, about in zip(lines, differences, strict=True):
+        line += ["", ""] if about is None else [str(about.sites), f"{100 * about.i_squared:.0f} %"]
+    alone, all_of_them = pooled.guarantee, pooled.together
+    facts = {
+        "estimate": "random effects" if pooled.random_effects else "common effect",
+        **_intercept(regression),
+        "clients": estimated_count(pooled.clients),
+        "ε": f"{epsilon_at(alone.epsilon, alone.delta, False)} for a client in one release",
+        "ε together": f"{ceiling(all_of_them.epsilon)} for a client in all {len(pooled.runs)}",
+        "unit": f"{alone.unit}, {alone.relation}",
+    }
+    head = ["covariate", *_estimated(regression), "sites", "I²"]
+    return Group(_table(head, lines), "", rows(facts))
 
 
 def _head(release: RegressionRelease) -> list[str]:
     """Returns the headers of the table."""
-    ratio = release.regression.ratio
-    return [
-        "level" if release.counts else "covariate",
-        *(["clients", "proportion", "95 % interval"] if release.counts else []),
-        *("coefficient", "error"),
-        *([ratio] if ratio else []),
-        *("95 % interval", "p"),
-    ]
+    counted = ["clients", "proportion", "95 % interval"] if release.counts else []
+    return ["level" if counted else "covariate", *counted, *_estimated(release.regression)]
 
 
-def _lines(release: RegressionRelease) -> list[list[str]]:
+def _estimated(regression: Regression) -> list[str]:
+    """Returns the headers of the estimates."""
+    ratio = [regression.ratio] if regression.ratio else []
+    return ["coefficient", "error", *ratio, "95 % interval", "p"]
+
+
+def _lines(regression: Regression) -> list[list[str]]:
     """Returns the cells of the table: a line for each level, and for each number."""
     return [
-        [_effect(covariate, each), *_cells(release, each, place == 0 and len(covariate.levels) > 1)]
-        for covariate in release.regression.covariates
+        [
+            _effect(covariate, each),
+            *_cells(regression, each, place == 0 and len(covariate.levels) > 1),
+        ]
+        for covariate in regression.covariates
         for place, each in enumerate(covariate.levels)
     ]
+
+
+def _intercept(regression: Regression) -> dict[str, str]:
+    """Returns the row of the intercept."""
+    shown = decimal if regression.ratio else _plain
+    error = shown(regression.intercept_error)
+    return {"intercept": f"{shown(regression.intercept)}, standard error {error}"}
 
 
 def _effect(covariate: CovariateEstimate, each: LevelEstimate) -> str:
@@ -66,10 +106,9 @@ def _effect(covariate: CovariateEstimate, each: LevelEstimate) -> str:
     return f"{name} = {visible(each.level)}" if each.level else f"{name}, per unit"
 
 
-def _cells(release: RegressionRelease, each: LevelEstimate, reference: bool) -> list[str]:
+def _cells(regression: Regression, each: LevelEstimate, reference: bool) -> list[str]:
     """Returns the cells of a level, after its name."""
-    crude, ratio = each.crude, release.regression.ratio
-    of_number = not each.level
+    crude, ratio = each.crude, bool(regression.ratio)
     counted = (
         []
         if crude is None
@@ -81,8 +120,8 @@ def _cells(release: RegressionRelease, each: LevelEstimate, reference: bool) -> 
     )
     if reference and each.coefficient is not None:
         return [*counted, "reference", "", *(["1"] if ratio else []), "", ""]
-    shown = _ratio if ratio and not of_number else _plain
-    effect = decimal if ratio and not of_number else _plain
+    of_level = ratio and bool(each.level)
+    shown, effect = (_ratio, decimal) if of_level else (_plain, _plain)
     return [
         *counted,
         effect(each.coefficient),
@@ -119,14 +158,12 @@ def _facts(release: RegressionRelease) -> dict[str, str]:
             else f"chi-squared {each.statistic:.3g}, {each.degrees} df, p = {each.p_value:.2g}"
         )
     occurred = ", ".join(map(visible, release.occurred))
-    plain = _plain if not regression.ratio else decimal
     if regression.dispersion is not None:
         spread = "dispersion" if regression.ratio else "residual variance"
         facts[spread] = _plain(regression.dispersion)
     exposure = f", per {visible(release.exposure)}" if release.exposure else ""
     return facts | {
-        "intercept": f"{plain(regression.intercept)}, standard error "
-        f"{plain(regression.intercept_error)}",
+        **_intercept(regression),
         "outcome": f"{visible(release.outcome)}{f' = {occurred}' if occurred else exposure}",
         "clients": f"{estimated_count(release.clients)}; {estimated_count(release.unusable)} "
         "without a usable entry",
@@ -145,7 +182,7 @@ def regression_chapter(release: RegressionRelease) -> Chapter:
     )
     if release.counts:
         words += " Proportions are crude: they are not adjusted for the other covariates."
-    head = _head(release)
+    head, lines = _head(release), _lines(release.regression)
     columns = frozenset(range(1, len(head)))
     title = f"{ratio.capitalize() or 'Coefficient'}s"
     return Chapter(
@@ -154,7 +191,7 @@ def regression_chapter(release: RegressionRelease) -> Chapter:
         [
             Paragraph(words),
             *([_picture(release)] if ratio else []),
-            Figures(f"{title} relative to reference levels", head, _lines(release), columns),
+            Figures(f"{title} relative to reference levels", head, lines, columns),
             Facts(_facts(release)),
         ],
     )

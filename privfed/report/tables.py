@@ -67,7 +67,7 @@ def release_rows(release: SumsRelease) -> dict[str, str]:
     return {
         "ε": epsilon_at(bound.epsilon, bound.delta, bool(release.note)),
         "unit": f"{bound.unit}, {bound.relation}, by {release.mechanism} noise",
-        "ledger head": head_line(release.ledger_head, 1),
+        "ledger head": head_line(release.ledger_head, release.charges),
         "release": f"{release.run}/{release.file}",
         **({"note": release.note} if release.note else {}),
     }

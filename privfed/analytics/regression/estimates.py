@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 from scipy.stats import chi2, norm
@@ -131,8 +132,8 @@ def covariate_estimate(
     else:
         coefficients, covariance = effects
         for place, level in enumerate(places):
-            about = float(coefficients[place]), float(covariance[place, place])
-            estimates[int(level)] = _wald(levels[level], *about, ratio)
+            error = math.sqrt(float(covariance[place, place]))
+            estimates[int(level)] = wald(levels[level], float(coefficients[place]), error, ratio)
         if len(coefficients):
             statistic = float(coefficients @ np.linalg.solve(covariance, coefficients))
     stated = tuple(
@@ -144,11 +145,31 @@ def covariate_estimate(
     return CovariateEstimate(covariate, stated, statistic, degrees, p_value)
 
 
-def _wald(level: str, coefficient: float, variance: float, ratio: bool) -> LevelEstimate:
-    """Returns a coefficient with its standard error, interval, and p-value."""
-    error = math.sqrt(variance)
-    ends = (coefficient, coefficient - Z * error, coefficient + Z * error)
-    p_value = float(2 * norm.sf(abs(coefficient) / error))
+class _Symmetric(Protocol):
+    """A distribution that is symmetric around 0."""
+
+    def isf(self, q: float) -> Any:
+        """Returns the quantile of which larger values have probability `q`."""
+
+    def sf(self, x: float) -> Any:
+        """Returns the probability of values above `x`."""
+
+
+def wald(
+    level: str, coefficient: float, error: float, ratio: bool, distribution: _Symmetric = norm
+) -> LevelEstimate:
+    """Returns a coefficient with its standard error, interval, and p-value.
+
+    Args:
+      level: name of the level.
+      coefficient: the coefficient.
+      error: its standard error.
+      ratio: whether the exponential is stated.
+      distribution: distribution of the coefficient, standardised, if there is no effect.
+    """
+    margin = float(distribution.isf(0.025)) * error
+    ends = (coefficient, coefficient - margin, coefficient + margin)
+    p_value = float(2 * distribution.sf(abs(coefficient) / error))
     if not ratio:
         return LevelEstimate(level, coefficient, error, None, *ends[1:], p_value)
     exact, low, high = (math.exp(end) if abs(end) < _FINITE else None for end in ends)

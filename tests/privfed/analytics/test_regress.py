@@ -191,7 +191,7 @@ def test_the_page_of_the_task_states_the_measured_coverage():
     page = (ROOT / "docs/how-to/regression.md").read_text("utf-8")
     with (ROOT / "experiments/regression/coverage.csv").open() as file:
         lines = list(csv.DictReader(file))
-    assert len(lines) == 24
+    assert len(lines) == 60
     for line in lines:
         if line["epsilon"] != "inf":
             keys = ("least", "most", "ignoring_noise", "estimated")

@@ -1,0 +1,239 @@
+"""Meta-analysis of regressions that sites released separately.
+
+Each site releases its own regression (`privfed regress` on its own table, with its own noise and
+ledger), and this page combines the estimates. No secure sum is needed, but every site adds the
+noise that together they would add once. Estimates t_i with variances v_i, of sampling and noise,
+are combined by the weights w_i = 1 / (v_i + tau^2):
+
+  t = sum_i w_i t_i / sum_i w_i, with variance 1 / sum_i w_i.
+
+The common-effect estimate has tau = 0. The random-effects estimate has the tau of DerSimonian and
+Laird (1986), and the variance of Hartung and Knapp (2001), at least the one above, with Student's
+t, as few sites need. Heterogeneity is Cochran's Q, the sum of (t_i - t)^2 / v_i at tau = 0, and I^2
+(Higgins & Thompson 2002).
+
+*Guarantee.* Nothing is released here. A client with rows in one release alone has the guarantee of
+that release, at most the largest epsilon (parallel composition, McSherry 2009). A client with rows
+in all of them has that of their composition.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import chi2, norm, t
+
+from accounting.documents import Encoded
+from accounting.errors import Unaccountable
+from accounting.events import Event
+from accounting.guarantee import Guarantee, guarantee
+from accounting.ledger import Ledger
+from privfed.analytics.regression.estimates import (
+    CovariateEstimate,
+    LevelEstimate,
+    Regression,
+    wald,
+)
+from privfed.analytics.regression.release import RegressionRelease, regression_of
+from privfed.analytics.tree import Reals
+from privfed.core.errors import Refused
+from privfed.store.run_directory import RunDirectory
+
+
+@dataclass(frozen=True)
+class Heterogeneity(Encoded):
+    """How much sites differ in a coefficient.
+
+    Attributes:
+      sites: number of sites with an estimate.
+      q: Cochran's Q.
+      p_value: p-value of all sites having the same coefficient.
+      i_squared: share of the variation between estimates that sampling and noise do not explain.
+    """
+
+    sites: int
+    q: float
+    p_value: float | None
+    i_squared: float
+
+
+@dataclass(frozen=True)
+class PooledRegression(Encoded):
+    """A meta-analysis of regressions.
+
+    Attributes:
+      runs: the run directories.
+      outcome: the column of outcomes.
+      random_effects: whether sites may have different coefficients.
+      clients: estimated number of usable clients.
+      regression: the combined estimates. Joint tests of several levels are left out.
+      heterogeneity: how much sites differ, by covariate and level ("" for a number).
+      guarantee: the largest guarantee of a release, for clients with rows in one of them.
+      together: the guarantee of all releases, for clients with rows in all of them.
+    """
+
+    runs: tuple[str, ...]
+    outcome: str
+    random_effects: bool
+    clients: float
+    regression: Regression
+    heterogeneity: dict[str, dict[str, Heterogeneity]]
+    guarantee: Guarantee
+    together: Guarantee
+
+
+def pooled_regression(paths: Sequence[Path], random_effects: bool = False) -> PooledRegression:
+    """Returns the meta-analysis of the regressions that the runs at `paths` released.
+
+    No data are read.
+
+    Raises:
+      Refused: if a run is not one of `privfed regress`, if runs estimate different coefficients, or
+        if a run is given twice.
+    """
+    releases = [regression_of(path) for path in paths]
+    _refuse_others(releases, paths)
+    (first, *_) = releases
+    covariates, differences = [], dict[str, dict[str, Heterogeneity]]()
+    for place, covariate in enumerate(first.regression.covariates):
+        of_sites = [each.regression.covariates[place] for each in releases]
+        stated, about = _covariate(covariate, of_sites, first.regression, random_effects)
+        covariates.append(stated)
+        differences[covariate.covariate] = about
+    stated_intercepts = [
+        (each.regression.intercept, each.regression.intercept_error) for each in releases
+    ]
+    intercept, error, _ = _combined(*_known(stated_intercepts), random_effects)
+    regression = replace(
+        first.regression,
+        intercept=intercept,
+        intercept_error=error,
+        covariates=tuple(covariates),
+        dispersion=None,
+    )
+    return PooledRegression(
+        tuple(map(str, paths)),
+        first.outcome,
+        random_effects,
+        sum(each.clients for each in releases),
+        regression,
+        differences,
+        *_guarantees(paths, max(each.guarantee.delta for each in releases)),
+    )
+
+
+def _refuse_others(releases: Sequence[RegressionRelease], paths: Sequence[Path]) -> None:
+    """Raises `Refused` unless the releases estimate the same coefficients, each in another run."""
+    (first, *others), seen = releases, dict[str, Path]()
+    for release, path in zip(releases, paths, strict=True):
+        if release.ledger_head in seen:
+            same = seen[release.ledger_head]
+            raise Refused(f"{path} and {same} are one release; name the run of each site once")
+        seen[release.ledger_head] = path
+    for release, path in zip(others, paths[1:], strict=True):
+        if _coefficients(release) != _coefficients(first):
+            raise Refused(
+                f"{path} estimates other coefficients than {paths[0]}; make both releases with the "
+                "same outcome, family, covariates, levels and exposure"
+            )
+
+
+def _coefficients(release: RegressionRelease) -> tuple[object, ...]:
+    """Returns what a release estimates."""
+    levels = (
+        (each.covariate, tuple(level.level for level in each.levels))
+        for each in release.regression.covariates
+    )
+    return release.outcome, release.occurred, release.regression.family, release.exposure, *levels
+
+
+def _guarantees(paths: Sequence[Path], delta: float) -> tuple[Guarantee, Guarantee]:
+    """Returns the largest guarantee of a run, and that of their composition.
+
+    Raises:
+      Refused: if no single epsilon covers all runs.
+    """
+    spent = [Ledger.load(RunDirectory.open(path).ledger).spending for path in paths]
+    together: Counter[Event] = Counter()
+    for spending in spent:
+        together.update(spending)
+    try:
+        each = [guarantee(spending, delta) for spending in spent]
+        return max(each, key=lambda bound: bound.epsilon), guarantee(together, delta)
+    except Unaccountable as error:
+        raise Refused(f"the releases have no common guarantee: {error}") from None
+
+
+def _covariate(
+    covariate: CovariateEstimate,
+    of_sites: Sequence[CovariateEstimate],
+    regression: Regression,
+    random_effects: bool,
+) -> tuple[CovariateEstimate, dict[str, Heterogeneity]]:
+    """Returns the combined estimates for a covariate, and how much sites differ by level."""
+    levels, differences = [], dict[str, Heterogeneity]()
+    several = len(covariate.levels) > 1
+    for place, level in enumerate(covariate.levels):
+        if several and place == 0:
+            levels.append(replace(level, crude=None, coefficient=0.0))
+            continue
+        at = (site.levels[place] for site in of_sites)
+        known = _known([(each.coefficient, each.standard_error) for each in at])
+        coefficient, error, tail = _combined(*known, random_effects)
+        differences[level.level] = _heterogeneity(*known)
+        levels.append(_stated(level.level, coefficient, error, tail, bool(regression.ratio)))
+    alone = levels[-1] if len(levels) <= 1 + several else None
+    p_value = alone.p_value if alone else None
+    statistic = None if p_value is None else float(chi2.isf(p_value, 1))
+    return CovariateEstimate(covariate.covariate, tuple(levels), statistic, 1, p_value), differences
+
+
+def _known(estimates: Sequence[tuple[float | None, float | None]]) -> tuple[Reals, Reals]:
+    """Returns estimates and variances of the sites that have one."""
+    known = [(value, error**2) for value, error in estimates if value is not None and error]
+    values, variances = np.array(known, dtype=np.float64).reshape(-1, 2).T
+    return values, variances
+
+
+def _heterogeneity(values: Reals, variances: Reals) -> Heterogeneity:
+    """Returns how much estimates differ, given their variances."""
+    if len(values) < 2:
+        return Heterogeneity(len(values), 0.0, None, 0.0)
+    weights = 1.0 / variances
+    q = float((weights * (values - np.average(values, weights=weights)) ** 2).sum())
+    free = len(values) - 1
+    return Heterogeneity(
+        len(values), q, float(chi2.sf(q, free)), max(0.0, 1.0 - free / q) if q else 0.0
+    )
+
+
+def _combined(
+    values: Reals, variances: Reals, random_effects: bool
+) -> tuple[float | None, float | None, float]:
+    """Returns the combined estimate, its standard error, and its degrees of freedom."""
+    count = len(values)
+    if not count or (random_effects and count < 2):
+        return None, None, math.inf
+    weights = 1.0 / variances
+    if not random_effects:
+        return float(np.average(values, weights=weights)), float(weights.sum() ** -0.5), math.inf
+    q = _heterogeneity(values, variances).q
+    spread = float(weights.sum() - (weights**2).sum() / weights.sum())
+    weights = 1.0 / (variances + max(0.0, (q - count + 1) / spread))
+    mean = float(np.average(values, weights=weights))
+    scale = float((weights * (values - mean) ** 2).sum()) / (count - 1)
+    return mean, math.sqrt(max(scale, 1.0) / float(weights.sum())), count - 1.0
+
+
+def _stated(
+    level: str, coefficient: float | None, error: float | None, free: float, ratio: bool
+) -> LevelEstimate:
+    """Returns the combined estimate of a level with interval and p-value."""
+    if coefficient is None or error is None:
+        return LevelEstimate(level)
+    return wald(level, coefficient, error, ratio, norm if math.isinf(free) else t(free))
