@@ -13,6 +13,7 @@ from rich.text import Text
 
 from accounting.statement import epsilon_at
 from privfed.analytics.regression.estimates import CovariateEstimate, LevelEstimate, Regression
+from privfed.analytics.regression.family import FAMILIES
 from privfed.analytics.regression.pooled import PooledRegression
 from privfed.analytics.regression.release import RegressionRelease
 from privfed.core.text import ceiling, visible
@@ -175,16 +176,16 @@ def _facts(release: RegressionRelease) -> dict[str, str]:
 def regression_chapter(release: RegressionRelease) -> Chapter:
     """Returns the chapter with the forest plot of ratios, estimates, and tests."""
     ratio = release.regression.ratio
+    title = f"{ratio.capitalize() or 'Coefficient'}s"
     words = (
-        f"{ratio.capitalize() or 'Coefficient'}s of a {release.regression.family} regression on "
-        f"main effects. They follow from noised sums over clients, and intervals and tests contain "
-        f"both sampling and noise."
+        f"{title} of a {FAMILIES[release.regression.family].label} regression on main effects. "
+        "They follow from noised sums over clients, and intervals and tests contain both sampling "
+        "and noise."
     )
     if release.counts:
         words += " Proportions are crude: they are not adjusted for the other covariates."
     head, lines = _head(release), _lines(release.regression)
     columns = frozenset(range(1, len(head)))
-    title = f"{ratio.capitalize() or 'Coefficient'}s"
     return Chapter(
         "regression",
         title,
@@ -229,8 +230,9 @@ def _set_ticks(panel: Axes) -> None:
     """Sets plain numbers on the logarithmic axis, more of them if it spans less."""
     low, high = panel.get_xlim()
     decades = math.log10(high / low)
-    steps = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if decades < 1 else (1.0, 2.0, 5.0)
-    panel.xaxis.set_major_locator(LogLocator(subs=steps if decades < 2 else (1.0,)))
+    within = ((0.4, (1.0, 1.2, *range(2, 10))), (1.0, (1.0, 1.5, 2, 3, 5, 7)), (2.0, (1, 2, 5)))
+    steps = next((each for most, each in within if decades < most), (1,))
+    panel.xaxis.set_major_locator(LogLocator(subs=steps))
     panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     panel.xaxis.set_minor_locator(NullLocator())
 

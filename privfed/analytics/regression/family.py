@@ -51,6 +51,7 @@ class Family(Protocol):
     """A family of outcomes.
 
     Attributes:
+      label: the name of the family in texts.
       ratio: name of the exponential of a coefficient; "" if it has no meaning.
       named: whether outcomes are entries that occurred or not, rather than numbers.
       linear: whether mu = x b, outcomes are scaled to [-1, 1], and one round at b = 0 suffices.
@@ -58,6 +59,7 @@ class Family(Protocol):
       farthest: largest noise in linear predictors of a round with which there are estimates.
     """
 
+    label: ClassVar[str]
     ratio: ClassVar[str]
     named: ClassVar[bool]
     linear: ClassVar[bool]
@@ -90,6 +92,7 @@ class Family(Protocol):
 class Linear:
     """Linear regression of outcomes in [-1, 1], from one sum at coefficients 0."""
 
+    label: ClassVar[str] = "linear"
     ratio: ClassVar[str] = ""
     named: ClassVar[bool] = False
     linear: ClassVar[bool] = True
@@ -114,6 +117,7 @@ class Linear:
 class Logistic:
     """Logistic regression of outcomes 0 and 1."""
 
+    label: ClassVar[str] = "logistic"
     ratio: ClassVar[str] = "odds ratio"
     named: ClassVar[bool] = True
     linear: ClassVar[bool] = False
@@ -142,6 +146,7 @@ class Poisson:
     The mean is M/8 exp(x b), times the exposure if there is one.
     """
 
+    label: ClassVar[str] = "Poisson"
     ratio: ClassVar[str] = "rate ratio"
     named: ClassVar[bool] = False
     linear: ClassVar[bool] = False

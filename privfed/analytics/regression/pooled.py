@@ -41,7 +41,7 @@ from privfed.analytics.regression.estimates import (
 )
 from privfed.analytics.regression.release import RegressionRelease, regression_of
 from privfed.analytics.tree import Reals
-from privfed.core.errors import Refused
+from privfed.core.errors import Refused, public_text
 from privfed.store.run_directory import RunDirectory
 
 
@@ -166,7 +166,7 @@ def _guarantees(paths: Sequence[Path], delta: float) -> tuple[Guarantee, Guarant
         each = [guarantee(spending, delta) for spending in spent]
         return max(each, key=lambda bound: bound.epsilon), guarantee(together, delta)
     except Unaccountable as error:
-        raise Refused(f"the releases have no common guarantee: {error}") from None
+        raise Refused(f"the releases have no common guarantee: {public_text(error)}") from None
 
 
 def _covariate(
