@@ -15,7 +15,6 @@ from pydantic import ValidationError
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from privfed.analytics.count_model import epsilon_of_share
-from privfed.analytics.counted_table import CountedTable
 from privfed.config.assembly import assembled, named
 from privfed.config.attack_keys import AttackKeys, expected_byzantine
 from privfed.config.config import Config, Raw
@@ -195,7 +194,8 @@ def counting_run(raw: Raw, keys: Mapping[str, Any], asking: HasBudget) -> Config
 
     Args:
       raw: the run file of the population.
-      keys: the `source`, a registered `CountedTable`, and its keys except `earlier`.
+      keys: the `source`, a registered `CountedTable`, and its keys; `earlier` defaults to
+        privacy.prior.
       asking: the budget.
 
     Raises:
@@ -204,8 +204,8 @@ def counting_run(raw: Raw, keys: Mapping[str, Any], asking: HasBudget) -> Config
     data = raw.get("data", {})
     _refuse_others(raw, data)
     named_keys = {key: keys[key] for key in keys if key != "source"}
-    source = {**named_keys, "earlier": raw.get("privacy", {}).get("prior", [])}
-    table: CountedTable = _validated(find("source", keys["source"], "data.source"), "data", source)
+    source = {"earlier": raw.get("privacy", {}).get("prior", []), **named_keys}
+    table = _validated(find("source", keys["source"], "data.source"), "data", source)
     described = {
         "run": {**_without(raw.get("run", {}), _OF_ROUNDS), "evaluate_every": 1, **table.of_run},
         "data": {

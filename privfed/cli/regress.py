@@ -14,6 +14,7 @@ from privfed.cli.answering import (
     OVERRIDES,
     RELEASE_DELTA,
     RELEASE_EPSILON,
+    RELEASE_RUN_FILE,
     print_release,
     quotes_on_request,
 )
@@ -44,6 +45,7 @@ from privfed.core.errors import Refused
 @RELEASE_EPSILON
 @RELEASE_DELTA
 @NEW_RUN
+@RELEASE_RUN_FILE
 @JSON
 @quotes_on_request
 def regress_command(**asked: Any) -> int:
@@ -52,10 +54,11 @@ def regress_command(**asked: Any) -> int:
     Prints a logistic regression on main effects. All intervals and tests contain the noise. If
     RUN.toml is a run directory, it is only read again.
     """
+    from privfed.analytics.regression.release import RegressionRequest
     from privfed.api.regression import regression
 
     asked |= {"cuts": _cuts(asked["cuts"]), "occurred": asked["occurred"] or (1,)}
-    return print_release(regression, "regression", asked)
+    return print_release(regression, RegressionRequest, "regression", asked)
 
 
 def _cuts(stated: Iterable[str]) -> dict[str, list[float]]:
