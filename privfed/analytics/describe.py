@@ -113,6 +113,7 @@ _OF_MECHANISM = {"sizing", "noise_sampler", "tolerance", "pair_noise", "colluder
 """Keys of mechanisms that do not concern training."""
 _DECLARED = (
     *("path", "client", "site", "delimiter", "decimal", "encoding", "missing_words", "population"),
-    *("clients", "sites", "sites_per_client", "test_path", "holdout", "holdout_fraction", "dates"),
+    *("clients", "sites", "sites_per_client", "site_partition", "test_path", "holdout"),
+    *("holdout_fraction", "dates"),
 )
 """Keys of [data] that a declared run file copies from the described one."""

@@ -332,6 +332,19 @@ def test_a_table_without_a_column_adds_noise_alone_and_the_check_names_it(tmp_pa
     assert released.total.sum() == pytest.approx(CLIENTS * 2 / 3, abs=19)
 
 
+def test_a_description_by_sites_declares_a_training_at_the_same_sites(tmp_path):
+    made, out = federation(tmp_path), tmp_path / "out"
+    made_by_sites(made, asked(made, "describe"), out)
+    assert run("describe", out).exit_code == 0
+    stated = run("declare", "--from", out, "--label", "arm")
+    assert stated.exit_code == 0, stated.output
+    (tmp_path / "training.toml").write_text(stated.stdout)
+    config = load(tmp_path / "training.toml", ["cohort.size=30"])
+    assert config.at_remote_sites
+    assert config.data.sites == 3
+    assert config.privacy.prior == [str(out)]
+
+
 def test_a_run_file_is_written_once(tmp_path):
     made = federation(tmp_path)
     file = asked(made, "survive")
