@@ -18,9 +18,11 @@ from accounting.documents import from_toml
 from accounting.ledger import Ledger
 from privfed.analytics.counted_table import CountedTable
 from privfed.analytics.release import released_sums
+from privfed.analytics.survival.table import SurvivalTable
 from privfed.config.config import digest
 from privfed.config.reading import load
 from privfed.core.streams import Streams
+from privfed.data.tables.readable import TableFile
 from privfed.deploy.carriers.carrier import Loopback
 from privfed.deploy.coordinator.coordinate import coordinate
 from privfed.deploy.files.data_file import SiteTable
@@ -37,7 +39,8 @@ CLIENTS = 60
 POLICY = TEXT.replace('releases = ["training"] ', 'releases = ["statistics"] ').replace(
     "epsilon = 2.0", "epsilon = 1e300"
 )
-ALL = Allowances(releases=[*RELEASES], models=["logistic", "lstm"])
+ALL = Allowances(releases=[*RELEASES], models=["lstm"], objectives=["fedprox"])
+"""What concerns training lists no part of a release."""
 SIMULATED = POLICY.replace("simulation = false", "simulation = true")
 ASKED = {
     "survive": [
@@ -312,6 +315,14 @@ def test_an_unusable_entry_counts_as_unusable_and_excludes_nobody(tmp_path):
     released = made_by_sites(made, asked(made, "survive"), tmp_path / "out")
     assert released.total.sum() == pytest.approx(CLIENTS, abs=5 * released.noise * 13**0.5)
     assert released.total[-1] == pytest.approx(12, abs=5 * released.noise)
+
+
+def test_the_first_rows_of_a_client_count_at_a_site(tmp_path):
+    rows = {"p": [*"abab"], "t": [1, 25, 11, 15], "e": [1, 1, 0, 0]}
+    path = written(tmp_path / "t.csv", **rows)
+    table = SurvivalTable(path="", client="p", time="t", event="e", edges=[0.0, 10.0, 20.0, 30.0])
+    cells = table.load_from(TableFile(path, table.dialect)).x.squeeze(1) - 1
+    assert cells.tolist() == [0, 4]
 
 
 def cells(row):
