@@ -60,10 +60,10 @@ def rehearsed_seconds(
     clients = min(largest, _CHUNKS * setup.executor.chunk)
     rows = most_examples(setup.plan.config, table)
     work = SiteWork(site, setup.over(_synthetic_population(setup, clients, rows)), all_clients=True)
-    nobody = SiteWork(site, setup.over(_synthetic_population(setup, 0, rows)), all_clients=True)
+    empty = SiteWork(site, setup.over(_synthetic_population(setup, 0, rows)), all_clients=True)
     longest = 0.0
     for question in questions_of_each_kind(setup):
-        nobody.rehearse(question)  # builds the tables of the noise, which stay in memory
+        empty.rehearse(question)  # builds the tables of the noise, which stay in memory
         began = clock()
         work.rehearse(question)
         longest = max(longest, clock() - began)
