@@ -15,7 +15,9 @@ import torch
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
+from privfed.analytics.description_run import counting_run
 from privfed.analytics.questions import chosen_rows
+from privfed.config.config import Config
 from privfed.core.errors import Refused
 from privfed.core.parts import Part
 from privfed.core.streams import Streams
@@ -170,6 +172,21 @@ class CountedTable(Part):
         """The keys of [server] of a release."""
         return {"optimizer": "fedavg", "lr": 1.0}
 
+    def release_of(self, config: Config) -> Config:
+        """Returns the run that makes this table's release over the population of `config`.
+
+        Its model, loss, optimizers, number of rounds, clipping norm and full participation follow
+        from the table; a run that differs in one of them would release more, or something else.
+
+        Args:
+          config: a run over the table, with the population, budget, mechanism and secure sum.
+
+        Raises:
+          Refused: if these do not permit a release.
+        """
+        keys = {"source": config.names["source"], **self.model_dump()}
+        return counting_run(config.raw(), keys, config.privacy)
+
     @abc.abstractmethod
     def requested(self) -> Mapping[str, Iterable[str]]:
         """Returns the columns that are counted, by the key of [data] that names them."""
@@ -236,8 +253,10 @@ class CountedTable(Part):
 
     def load_test(self, clients: int, streams: Streams) -> Examples | None:
         """Returns one synthetic example if a public table is declared; it is never scored."""
-        if not self.test_path:
-            return None
+        return self.declared_example() if self.test_path else None
+
+    def declared_example(self) -> Examples:
+        """Returns one synthetic example, whose vector is zero; no data are read."""
         return _examples(self.questions.nobody)
 
 

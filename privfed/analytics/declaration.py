@@ -90,7 +90,9 @@ def _sections(statistics: Statistics) -> dict[str, dict[str, Any]]:
 
 def _known(statistics: Statistics) -> dict[str, Any]:
     """Returns the keys of [data] that define the described population."""
-    keys = ("clients", "population", "holdout", "holdout_fraction", "test_path")
+    keys = ["clients", "population", "holdout", "holdout_fraction", "test_path"]
+    if statistics.data.get("site_partition") == "elsewhere":
+        keys += ["sites", "sites_per_client", "site_partition"]
     data = {key: statistics.data[key] for key in keys if statistics.data.get(key)}
     return {key: value for key, value in data.items() if key != "holdout" or value != "test"}
 

@@ -3,18 +3,51 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from privfed.analytics.described_table import DescribedTable
-from privfed.analytics.description_run import DescriptionRequest
+from privfed.analytics.description_run import source_of_questions
 from privfed.analytics.estimates import Sums
 from privfed.analytics.number_estimates import interval
 from privfed.analytics.release import ReleasedSums, make_release, released_sums
 from privfed.analytics.statistics_file import STATISTICS, Statistics, write_statistics
 from privfed.core.parts import Part
 from privfed.run.outcome import Observer
+
+
+@dataclass(frozen=True)
+class DescriptionRequest:
+    """The budget and the questions of a description.
+
+    Attributes:
+      epsilon: epsilon of the release; None: the fraction of the run's budget in
+        `budget.statistics`.
+      delta: delta of the release; None: that of the run file.
+      columns: columns in addition to the declared ones.
+      rows_per_client: largest number of rows of a client that count.
+      buckets: number of buckets for words of undeclared columns.
+      letters: number of leading bytes of these words that are recovered.
+    """
+
+    epsilon: float | None
+    delta: float | None = None
+    columns: tuple[str, ...] = ()
+    rows_per_client: int = 1
+    buckets: int = 32
+    letters: int = 12
+
+    def keys(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the keys of a `described_table`; see `privfed.analytics.release.Request`."""
+        return {
+            "source": "described_table",
+            **source_of_questions(data, self.columns),
+            "rows_per_client": self.rows_per_client,
+            "buckets": self.buckets,
+            "letters": self.letters,
+        }
 
 
 def describe(
@@ -113,6 +146,7 @@ _OF_MECHANISM = {"sizing", "noise_sampler", "tolerance", "pair_noise", "colluder
 """Keys of mechanisms that do not concern training."""
 _DECLARED = (
     *("path", "client", "site", "delimiter", "decimal", "encoding", "missing_words", "population"),
-    *("clients", "sites", "sites_per_client", "test_path", "holdout", "holdout_fraction", "dates"),
+    *("clients", "sites", "sites_per_client", "site_partition", "test_path", "holdout"),
+    *("holdout_fraction", "dates"),
 )
 """Keys of [data] that a declared run file copies from the described one."""

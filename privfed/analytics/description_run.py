@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pydantic import ValidationError
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from privfed.analytics.count_model import epsilon_of_share
-from privfed.analytics.counted_table import CountedTable
 from privfed.config.assembly import assembled, named
 from privfed.config.attack_keys import AttackKeys, expected_byzantine
 from privfed.config.config import Config, Raw
@@ -153,38 +151,6 @@ _SAMPLERS = {ADD_REMOVE: "poisson", REPLACE_ONE: "fixed_size", ZERO_OUT: "full"}
 """The sampler with the event of full participation, by adjacency relation."""
 
 
-@dataclass(frozen=True)
-class DescriptionRequest:
-    """The budget and the questions of a description.
-
-    Attributes:
-      epsilon: epsilon of the release; None: the fraction of the run's budget in
-        `budget.statistics`.
-      delta: delta of the release; None: that of the run file.
-      columns: columns in addition to the declared ones.
-      rows_per_client: largest number of rows of a client that count.
-      buckets: number of buckets for words of undeclared columns.
-      letters: number of leading bytes of these words that are recovered.
-    """
-
-    epsilon: float | None
-    delta: float | None = None
-    columns: tuple[str, ...] = ()
-    rows_per_client: int = 1
-    buckets: int = 32
-    letters: int = 12
-
-    def keys(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the keys of a `described_table`; see `privfed.analytics.release.Request`."""
-        return {
-            "source": "described_table",
-            **source_of_questions(data, self.columns),
-            "rows_per_client": self.rows_per_client,
-            "buckets": self.buckets,
-            "letters": self.letters,
-        }
-
-
 class HasBudget(Protocol):
     """The budget of a release."""
 
@@ -202,7 +168,8 @@ def counting_run(raw: Raw, keys: Mapping[str, Any], asking: HasBudget) -> Config
 
     Args:
       raw: the run file of the population.
-      keys: the `source`, a registered `CountedTable`, and its keys except `earlier`.
+      keys: the `source`, a registered `CountedTable`, and its keys; `earlier` defaults to
+        privacy.prior.
       asking: the budget.
 
     Raises:
@@ -211,8 +178,8 @@ def counting_run(raw: Raw, keys: Mapping[str, Any], asking: HasBudget) -> Config
     data = raw.get("data", {})
     _refuse_others(raw, data)
     named_keys = {key: keys[key] for key in keys if key != "source"}
-    source = {**named_keys, "earlier": raw.get("privacy", {}).get("prior", [])}
-    table: CountedTable = _validated(find("source", keys["source"], "data.source"), "data", source)
+    source = {"earlier": raw.get("privacy", {}).get("prior", []), **named_keys}
+    table = _validated(find("source", keys["source"], "data.source"), "data", source)
     described = {
         "run": {**_without(raw.get("run", {}), _OF_ROUNDS), "evaluate_every": 1, **table.of_run},
         "data": {

@@ -26,7 +26,7 @@ from privfed.config.config import Config
 from privfed.config.reading import as_written
 from privfed.core.errors import Refused, resume_command
 from privfed.core.text import dump
-from privfed.plan.plan import Plan, solve_plan
+from privfed.plan.plan import Plan, refuse, solve_plan
 from privfed.plan.rule import message_length
 from privfed.run.outcome import Observer
 from privfed.run.train import train
@@ -93,6 +93,30 @@ def make_release(
       Refused: if the release has no proof or cannot be made; nothing is written then.
     """
     train(release_run(run_file, overrides, asking), out, observers)
+
+
+def write_run_file(run_file: Path, overrides: Iterable[str], asking: Request, path: Path) -> None:
+    """Writes the run file of a release to the new file `path`, and makes no release.
+
+    Sites on their own machines make it (`privfed federation run`).
+
+    Args:
+      run_file: the run file of the population.
+      overrides: "key=value" settings.
+      asking: columns, public facts and budget.
+      path: the new file.
+
+    Raises:
+      Refused: if the release has no proof, or the file exists.
+    """
+    config = release_run(run_file, overrides, asking)
+    refuse(config)
+    try:
+        durable.create(path, config.toml().encode())
+    except FileExistsError as error:
+        raise Refused(
+            f"--run-file is {path}, but that exists already; nothing was changed; name a new file"
+        ) from error
 
 
 @dataclass(frozen=True, eq=False)

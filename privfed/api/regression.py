@@ -69,8 +69,8 @@ def regression(
     path = from_here(as_path(run, "run"))
     if path.is_dir():
         return Answer.of(regression_of(path).write(), regression_tables)
-    if not outcome or not by or isinstance(by, str):
-        raise Refused("outcome and by are both needed; name a column, and a list of covariates")
+    if isinstance(by, str):
+        raise Refused(f"by is {by!r}; expected a list of covariates")
     ends = {column: tuple(map(float, edges)) for column, edges in (cuts or {}).items()}
     asking = RegressionRequest(
         outcome, tuple(by), ends, tuple(occurred), family, exposure, rounds, epsilon, delta

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from os import PathLike
 
 from privfed.api.answer import Answer, as_path, from_here
-from privfed.core.errors import Refused
 
 
 def survival(
@@ -52,22 +51,14 @@ def survival(
       Refused: if the release has no proof, or a column or the bins are not declared.
     """
     from privfed.analytics.release import make_release
-    from privfed.analytics.survival.release import SurvivalRequest, even_edges, survival_of
+    from privfed.analytics.survival.release import survival_of, survival_request
     from privfed.report.survival import survival_tables
     from privfed.store.folders import new_folder
 
     path = from_here(as_path(run, "run"))
     if path.is_dir():
         return Answer.of(survival_of(path, actuarial).write(), survival_tables)
-    if not time or not event:
-        raise Refused("time and event are both needed; name the columns of the table")
-    if (until is None) == (edges is None):
-        raise Refused(
-            "until and edges are both given or both missing, but exactly one is needed; set until "
-            "to the end of the last bin, or edges to the ends of all bins"
-        )
-    ends = even_edges(until, bins) if until is not None else tuple(map(float, edges or ()))
-    asking = SurvivalRequest(time, event, ends, tuple(occurred), group, epsilon, delta)
+    asking = survival_request(time, event, until, bins, edges, occurred, group, epsilon, delta)
     folder = new_folder("survival") if out is None else from_here(as_path(out, "out"))
     make_release(path, keys, asking, folder)
     return Answer.of(survival_of(folder, actuarial).write(), survival_tables)

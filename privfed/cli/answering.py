@@ -5,18 +5,20 @@ from __future__ import annotations
 import functools
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from privfed.core.errors import Refused
+from accounting.errors import AccountingError
+from privfed.core.errors import Refused, resume_command
 from privfed.core.failures import SHOW_VALUES, ends_silently, guarded, report_error, reporting
 from privfed.core.text import dump
 
 if TYPE_CHECKING:
+    from privfed.analytics.release import Request
     from privfed.api.answer import Answer
 
 Command = Callable[..., Any]
@@ -67,6 +69,14 @@ NEW_RUN = click.option(
     "--out", type=ANY_PATH, help="The run directory; default: a new folder in runs/."
 )
 
+RELEASE_RUN_FILE = click.option(
+    "--run-file",
+    "new_file",
+    type=FILE,
+    metavar="FILE",
+    help="Make no release, but write its run file, for sites on their own machines.",
+)
+
 
 def refuse_new_options(*reading: str) -> None:
     """Raises `Refused` if options of a new release are given with the folder of an earlier one.
@@ -87,28 +97,70 @@ def refuse_new_options(*reading: str) -> None:
 
 
 def print_release(
-    release: Callable[..., Answer], name: str, asked: dict[str, Any], *reading: str
+    release: Callable[..., Answer],
+    request: Callable[..., Request],
+    name: str,
+    asked: dict[str, Any],
+    *reading: str,
 ) -> int:
-    """Makes a release, or reads an earlier one, and prints its estimates.
+    """Makes a release, writes its run file, or reads an earlier one and prints its estimates.
 
     Args:
       release: the function of Python that answers.
+      request: returns the request, from the parameters except those in `reading`.
       name: the beginning of the name of a new folder.
       asked: parameters of the command.
       reading: options that also concern an earlier release.
     """
-    from privfed.cli.train import resume_hint
     from privfed.store.folders import new_folder
 
     run_file, out, as_json = (asked.pop(key) for key in ("run_file", "out", "as_json"))
+    keys, new_file = asked.pop("overrides"), asked.pop("new_file")
     if run_file.is_dir():
         refuse_new_options(*reading)
         return print_answer(release(run_file, **{key: asked[key] for key in reading}), as_json)
-    folder, keys = out or new_folder(name), asked.pop("overrides")
+    if new_file is not None:
+        asking = request(**{key: asked[key] for key in asked if key not in reading})
+        return write_release(run_file, keys, asking, new_file)
+    folder = out or new_folder(name)
     try:
         return print_answer(release(run_file, out=folder, keys=keys, **asked), as_json)
     except (KeyboardInterrupt, OSError) as error:
         return report_error(error, resume_hint(folder))
+
+
+def resume_hint(directory: Path) -> str:
+    """Returns a message about an interrupted run's files, with the command that resumes it."""
+    if (directory / "ledger.jsonl").exists():
+        command = resume_command(directory).strip("`")
+        return f"all releases are kept{_ledger_head(directory)}. Resume by: {command}"
+    return "nothing was released: the run had not begun"
+
+
+def _ledger_head(directory: Path) -> str:
+    """Returns a text with the ledger's head, which reveals a later truncation; "" if unreadable."""
+    from accounting.ledger import Ledger
+
+    try:
+        ledger = Ledger.load(directory / "ledger.jsonl")
+    except (OSError, AccountingError):
+        return ""
+    return f", and the ledger's head is {ledger.head().hex()} at {len(ledger.charges)} charges"
+
+
+def write_release(run_file: Path, keys: Sequence[str], asking: Request, new_file: Path) -> int:
+    """Writes the run file of a release to `new_file`, and prints the commands to continue with."""
+    from privfed.analytics.release import write_run_file
+
+    write_run_file(run_file, keys, asking, new_file)
+    click.echo(f"run file  {new_file}; nothing was released or charged")
+    click.echo(f"sites     privfed site check DIR {new_file}")
+    click.echo(
+        f"release   privfed federation run {new_file} --federation FILE --key FILE --out RUN_DIR "
+        "--site NAME SOCKET …"
+    )
+    click.echo(f"read      privfed {click.get_current_context().info_name} RUN_DIR")
+    return 0
 
 
 def data_overrides(help_text: str) -> Callable[[Command], Command]:

@@ -13,11 +13,13 @@ from privfed.cli.answering import (
     OVERRIDES,
     RELEASE_DELTA,
     RELEASE_EPSILON,
+    RELEASE_RUN_FILE,
     print_json,
     quotes_on_request,
     refuse_new_options,
+    resume_hint,
+    write_release,
 )
-from privfed.cli.train import resume_hint
 from privfed.core.errors import Refused
 from privfed.core.failures import report_error
 from privfed.core.text import visible_toml
@@ -108,12 +110,14 @@ def _of_statistics(described: Path, label: str) -> str:
     help="Number of leading bytes to recover of these words.",
 )
 @click.option("--out", type=ANY_PATH, help="New folder X; X.json also writes the statistics there.")
+@RELEASE_RUN_FILE
 @JSON
 @quotes_on_request
 def describe_command(
     run_file: Path,
     overrides: tuple[str, ...],
     out: Path | None,
+    new_file: Path | None,
     as_json: bool,
     **asked: Any,
 ) -> int:
@@ -121,14 +125,15 @@ def describe_command(
 
     If RUN.toml is a run directory, its statistics are only read again.
     """
-    from privfed.analytics.describe import describe, statistics_of
-    from privfed.analytics.description_run import DescriptionRequest
+    from privfed.analytics.describe import DescriptionRequest, describe, statistics_of
     from privfed.report.console import console
     from privfed.report.statistics import statistics_tables
 
     if run_file.is_dir():
         refuse_new_options()
         statistics = statistics_of(run_file)
+    elif new_file is not None:
+        return write_release(run_file, overrides, DescriptionRequest(**asked), new_file)
     else:
         folder, file = _places(out)
         try:

@@ -15,6 +15,7 @@ from privfed.cli.answering import (
     OVERRIDES,
     RELEASE_DELTA,
     RELEASE_EPSILON,
+    RELEASE_RUN_FILE,
     print_answer,
     print_release,
     quotes_on_request,
@@ -67,6 +68,7 @@ from privfed.core.errors import Refused
 @RELEASE_EPSILON
 @RELEASE_DELTA
 @NEW_RUN
+@RELEASE_RUN_FILE
 @JSON
 @quotes_on_request
 def regress_command(run_files: tuple[Path, ...], **asked: Any) -> int:
@@ -76,6 +78,7 @@ def regress_command(run_files: tuple[Path, ...], **asked: Any) -> int:
     contain the noise. If RUN.toml is a run directory, it is only read again. Several run
     directories, one of each site, are combined by meta-analysis.
     """
+    from privfed.analytics.regression.release import RegressionRequest
     from privfed.api.regression import regression
 
     if len(run_files) > 1:
@@ -89,7 +92,7 @@ def regress_command(run_files: tuple[Path, ...], **asked: Any) -> int:
         "cuts": _cuts(asked["cuts"]),
         "occurred": asked["occurred"] or (1,),
     }
-    return print_release(regression, "regression", asked)
+    return print_release(regression, RegressionRequest, "regression", asked)
 
 
 def _cuts(stated: Iterable[str]) -> dict[str, list[float]]:

@@ -13,6 +13,7 @@ from privfed.cli.answering import (
     OVERRIDES,
     RELEASE_DELTA,
     RELEASE_EPSILON,
+    RELEASE_RUN_FILE,
     print_release,
     quotes_on_request,
 )
@@ -52,6 +53,7 @@ from privfed.cli.answering import (
 @RELEASE_EPSILON
 @RELEASE_DELTA
 @NEW_RUN
+@RELEASE_RUN_FILE
 @JSON
 @quotes_on_request
 def survive_command(**asked: Any) -> int:
@@ -60,7 +62,8 @@ def survive_command(**asked: Any) -> int:
     Prints Kaplan-Meier curves with 95 % intervals, restricted means, the log-rank test and hazard
     ratios. All intervals contain the noise. If RUN.toml is a run directory, it is only read again.
     """
+    from privfed.analytics.survival.release import survival_request
     from privfed.api.survival import survival
 
     asked |= {"edges": asked["edges"] or None, "occurred": asked["occurred"] or (1,)}
-    return print_release(survival, "survival", asked, "actuarial")
+    return print_release(survival, survival_request, "survival", asked, "actuarial")

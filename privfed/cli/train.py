@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from accounting.errors import AccountingError, LedgerBroken
+from accounting.errors import LedgerBroken
 from privfed.cli.answering import (
     DIRECTORY,
     JSON_AT_THE_END,
@@ -17,6 +17,7 @@ from privfed.cli.answering import (
     OVERRIDES,
     print_json,
     quotes_on_request,
+    resume_hint,
 )
 from privfed.core.errors import Broken, RankLost, Refused, resume_command
 from privfed.core.failures import STOPPED_AT_BUDGET, report_error
@@ -121,22 +122,3 @@ def _refuse_taken(out: Path) -> None:
             f"--out is {out}, but that contains another run; nothing was changed; name a new "
             f"directory, or resume that run: {resume_command(out)}"
         )
-
-
-def resume_hint(directory: Path) -> str:
-    """Returns a message about an interrupted run's files, with the command that resumes it."""
-    if (directory / "ledger.jsonl").exists():
-        command = resume_command(directory).strip("`")
-        return f"all releases are kept{_ledger_head(directory)}. Resume by: {command}"
-    return "nothing was released: the run had not begun"
-
-
-def _ledger_head(directory: Path) -> str:
-    """Returns a text with the ledger's head, which reveals a later truncation; "" if unreadable."""
-    from accounting.ledger import Ledger
-
-    try:
-        ledger = Ledger.load(directory / "ledger.jsonl")
-    except (OSError, AccountingError):
-        return ""
-    return f", and the ledger's head is {ledger.head().hex()} at {len(ledger.charges)} charges"

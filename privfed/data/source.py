@@ -74,6 +74,14 @@ class NamesSites(Protocol):
 
 
 @runtime_checkable
+class DeclaresExamples(Protocol):
+    """A source whose keys determine the form of an example, so that no data are needed for it."""
+
+    def declared_example(self) -> Examples:
+        """Returns one synthetic example. Raises `Refused` if the keys do not determine its form."""
+
+
+@runtime_checkable
 class UserObjectSource(Protocol):
     """A source of clients that were passed as a Python object, which no file of a run contains."""
 

@@ -12,6 +12,7 @@ from privfed.core.streams import Streams
 from privfed.data.federation import Examples, Federation
 from privfed.data.population import populate
 from privfed.data.sites import Sites
+from privfed.data.source import DeclaresExamples
 from privfed.data.sources.declared_examples import declared_example
 from privfed.data.sources.declared_table import DeclaredTable
 
@@ -97,6 +98,8 @@ def load_empty(config: Config, streams: Streams) -> Federation:
 
 def _declared(config: Config) -> Examples:
     """An example of the form that the source declares. Raises `Refused` without a declaration."""
+    if isinstance(config.source, DeclaresExamples):
+        return config.source.declared_example()
     if not isinstance(config.source, DeclaredTable):
         raise Refused(
             f'data.holdout is "none", but data.source = {config.names["source"]!r} does not '

@@ -89,7 +89,7 @@ class Family(Protocol):
         """Returns the part of the linear predictor that is not a coefficient."""
 
 
-class Linear:
+class LinearFamily:
     """Linear regression of outcomes in [-1, 1], from one sum at coefficients 0."""
 
     label: ClassVar[str] = "linear"
@@ -114,7 +114,7 @@ class Linear:
         return 0.0
 
 
-class Logistic:
+class LogisticFamily:
     """Logistic regression of outcomes 0 and 1."""
 
     label: ClassVar[str] = "logistic"
@@ -140,7 +140,7 @@ class Logistic:
         return 0.0
 
 
-class Poisson:
+class PoissonFamily:
     """Poisson regression of counts up to M; expected counts are limited to M/2.
 
     The mean is M/8 exp(x b), times the exposure if there is one.
@@ -174,7 +174,7 @@ class Poisson:
 
 
 FAMILIES: Mapping[str, Family] = {
-    "logistic": Logistic(),
-    "linear": Linear(),
-    "poisson": Poisson(),
+    "logistic": LogisticFamily(),
+    "linear": LinearFamily(),
+    "poisson": PoissonFamily(),
 }

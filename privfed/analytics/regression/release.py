@@ -65,6 +65,8 @@ class RegressionRequest:
 
         A logistic regression on levels alone is that of a table of counts, which takes one round.
         """
+        if not self.outcome or not self.by:
+            raise Refused("outcome and by are both needed; name a column, and a list of covariates")
         for column in self.cuts:
             if column not in self.by:
                 raise Refused(f"--cut names {column!r}, which is no covariate; add --by {column}")

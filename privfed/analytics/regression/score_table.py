@@ -200,16 +200,12 @@ class ScoreTable(RegressionColumns):
         return [*super().declared, *self.bounds]
 
     @model_validator(mode="after")
-    def _bounded(self) -> Self:
+    def _of_family(self) -> Self:
         family = FAMILIES[self.family]
         if (self.outcome_bounds is None) != family.named:
             raise ValueError(
                 f"outcome_bounds is {self.outcome_bounds}, but family is {self.family!r}; expected "
                 "a range exactly if outcomes are numbers"
-            )
-        if bool(self.exposure) != (self.exposure_bounds is not None):
-            raise ValueError(
-                "exposure and exposure_bounds are a column and its range; expected both, or neither"
             )
         if self.exposure and family.ratio != "rate ratio":
             raise ValueError(
@@ -220,18 +216,26 @@ class ScoreTable(RegressionColumns):
         if self.updates is not None and (self.updates < least or family.linear):
             expected = "one round, so leave it out" if family.linear else f"at least {least} rounds"
             raise ValueError(f"updates is {self.updates}; {self.family} takes {expected}")
-        ranges = {**self.bounds, self.outcome: self.outcome_bounds or [0.0, 1.0]}
-        for name, (low, high) in ranges.items():
-            if not low < high:
-                raise ValueError(f"the range of {name} is [{low:g}, {high:g}]; expected low < high")
-        if self.exposure_bounds is not None and not 0 < self.exposure_bounds[0] < math.inf:
-            raise ValueError(
-                f"the range of {self.exposure} is {self.exposure_bounds}; exposures are positive"
-            )
-        if not (family.named or family.linear) and self.outcome_bounds and self.outcome_bounds[0]:
+        if self.outcome_bounds and self.outcome_bounds[0] and not family.linear:
             raise ValueError(
                 f"the range of {self.outcome} is {self.outcome_bounds}; expected counts from 0"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _of_ranges(self) -> Self:
+        if bool(self.exposure) != (self.exposure_bounds is not None):
+            raise ValueError(
+                "exposure and exposure_bounds are a column and its range; expected both, or neither"
+            )
+        exposures = self.exposure_bounds or [1.0, 2.0]
+        outcomes = self.outcome_bounds or [0.0, 1.0]
+        ranges = {**self.bounds, self.outcome: outcomes, self.exposure: exposures}
+        for name, (low, high) in ranges.items():
+            if not low < high:
+                raise ValueError(f"the range of {name} is [{low:g}, {high:g}]; expected low < high")
+        if exposures[0] <= 0.0:
+            raise ValueError(f"the range of {self.exposure} is {exposures}; exposures are positive")
         refuse_many(self.questions.length, "covariates or levels")
         return self
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,32 @@ def _estimated(released: ReleasedSums, path: Path, actuarial: bool) -> SurvivalR
         log_rank=log_rank(counts) if several else None,
         hazard_ratios=tuple(hazard_ratios(counts, cells.groups[0])) if several else (),
     )
+
+
+def survival_request(
+    time: str,
+    event: str,
+    until: float | None,
+    bins: int,
+    edges: Sequence[float] | None,
+    occurred: Sequence[str | int | bool],
+    group: str,
+    epsilon: float | None,
+    delta: float | None,
+) -> SurvivalRequest:
+    """Returns the request for bins that are given by their ends, or of equal width until a time.
+
+    See `privfed.survival` for the arguments. Raises `Refused` if a column or the bins are missing.
+    """
+    if not time or not event:
+        raise Refused("time and event are both needed; name the columns of the table")
+    if (until is None) == (edges is None):
+        raise Refused(
+            "until and edges are both given or both missing, but exactly one is needed; set until "
+            "to the end of the last bin, or edges to the ends of all bins"
+        )
+    ends = even_edges(until, bins) if until is not None else tuple(map(float, edges or ()))
+    return SurvivalRequest(time, event, ends, tuple(occurred), group, epsilon, delta)
 
 
 def even_edges(until: float, bins: int) -> tuple[float, ...]:

@@ -72,6 +72,12 @@ class SiteTable(Part):
         return path
 
     @property
+    def format(self) -> dict[str, Any]:
+        """The five values of this file that replace a run's keys for its table."""
+        keys = ("path", "delimiter", "decimal", "encoding", "client")
+        return {key: getattr(self, key) for key in keys}
+
+    @property
     def settled(self) -> dict[str, Any]:
         """Values that replace a run's keys for its table: five of this file, and three constants.
 
@@ -79,9 +85,7 @@ class SiteTable(Part):
         `outside = "refuse"`: a run chooses its bounds, and a refusal would reveal whether any
         client exceeds them.
         """
-        requested = {"path": self.path, "delimiter": self.delimiter, "decimal": self.decimal}
-        requested |= {"encoding": self.encoding, "client": self.client}
-        return {**requested, "test_path": "", "site": "", "outside": "clip"}
+        return {**self.format, "test_path": "", "site": "", "outside": "clip"}
 
 
 TEXT = """\

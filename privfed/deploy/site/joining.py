@@ -23,6 +23,7 @@ from privfed.deploy.site.party import MakesParties, MaskedParties, PlainParties
 from privfed.deploy.site.policy import Code, Declined, LocalPolicy, Refusal
 from privfed.deploy.site.policy_check import refusal
 from privfed.deploy.site.population import readable_examples, site_population, synthetic_clients
+from privfed.deploy.site.release_check import StatesRelease
 from privfed.deploy.site.run_party import FixedTime, RunParty
 from privfed.deploy.site.site_setup import bare_setup, rehearsed_seconds, site_config
 from privfed.deploy.site.site_work import SiteWork
@@ -97,7 +98,8 @@ class Membership:
         Args:
           text: the run file.
           form: shapes and types of examples.
-          constants: declared tensors of the model that are not trained; None builds them.
+          constants: declared tensors of the model that are not trained; None builds them. Those of
+            a release of statistics are always built, since the coordinator's could be others.
 
         Raises:
           Declined: if the run file is invalid, or the policy does not allow the run.
@@ -106,8 +108,9 @@ class Membership:
         policy, table = LocalPolicy.read(self.folder.policy), SiteTable.read(self.folder.data)
         _refuse(outside_part(policy, text))
         config = built(text, table)
+        built_here = isinstance(config.source, StatesRelease)
         try:
-            setup = bare_setup(config, form, constants)
+            setup = bare_setup(config, form, None if built_here else constants)
         except Refused as error:
             raise _refused("the run", error) from error
         parameters = setup.network.shapes.length

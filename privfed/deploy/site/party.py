@@ -18,15 +18,12 @@ from privfed.core.errors import Refused
 from privfed.deploy.files.keys import SiteKey
 from privfed.deploy.messages.questions import Question, SealedSums
 from privfed.deploy.site.site_work import SiteWork
-from privfed.privacy.noise.shares import Layers
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import Directory
 from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.client_state import BadState
 from privfed.secure.masked.committed_party import CommittedParty
-from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.policy import Expected, Masking
-from privfed.secure.summation import Session
 
 Commit = Callable[[bytes, int], None]
 """A function that stores a state and the number of commits durably, before an answer is sent."""
@@ -151,10 +148,6 @@ class MaskedParties:
             )
         codec = summation.codec(encoding, work.width(question))
         about = (question.round, question.number, question.model_hash)
-        noise = None
-        if isinstance(encoding.noise, Layers):
-            keys = Session(*about, streams=work.setup.streams).layer_keys(work.site)
-            noise = ClientNoise(encoding.noise, keys)
         terms = (
             self.identity,
             self.directory,
@@ -162,7 +155,7 @@ class MaskedParties:
             Expected(*about, codec),
             functools.partial(work.row, question),
             summation.limits,
-            noise,
+            work.layers(question),
         )
         if state is None:
             return MaskingClient(work.site, *terms)

@@ -35,6 +35,7 @@ class Code(StrEnum):
     MODEL = "model"
     PARAMETERS = "parameters"
     RELEASE = "release"
+    """The policy lists no such release, or a run of statistics is not that of its source."""
     RUN = "run"
     """The run differs from its first round, or from the first line of its ledger."""
     ROUND = "round"
@@ -136,6 +137,7 @@ class Allowances(Part):
     deadline: float = Field(3600.0, gt=0, le=86_400)
     """Largest `secure.deadline` in seconds. An agent answers nothing else while it trains."""
     releases: Annotated[list[str], _names(RELEASES)] = ["training"]
+    """Lists of models and objectives concern training: other releases state their own."""
     simulation: bool = False
     """Whether runs may use features of simulations: seeded noise, sums without cryptography or
     measures released without an ε, which void every client's guarantee; also attackers, canaries,

@@ -13,6 +13,7 @@ from privfed.core.parts import catalogue_name
 from privfed.core.registry import BUILT_IN, GIVEN, LISTS
 from privfed.deploy.files.federation_file import FederationFile, Threat
 from privfed.deploy.site.policy import Code, LocalPolicy, Refusal
+from privfed.deploy.site.release_check import StatesRelease, other_keys, purpose_of
 from privfed.deploy.site.user_modules import unlisted_model_refusal
 from privfed.plan.refusals import refusals
 from privfed.plan.sum_limits import configured_limits
@@ -39,6 +40,11 @@ class _Request:
     def name(self, kind: str) -> str:
         """Returns the registered name of the part of `kind`, whatever name the run file uses."""
         return catalogue_name(kind, type(self.config.parts[kind]))
+
+    @property
+    def stated(self) -> bool:
+        """Whether the run's source states its model and objective (see `_releases`)."""
+        return isinstance(self.config.source, StatesRelease)
 
 
 def refusal(
@@ -224,6 +230,8 @@ def _budget(request: _Request) -> Reasons:
 
 
 def _objective(request: _Request) -> Reasons:
+    if request.stated:
+        return
     allowed, name = request.policy.allow.objectives, request.name("objective")
     if name not in allowed:
         yield Code.OBJECTIVE, _not_listed("client.objective", name, "allow.objectives", allowed)
@@ -232,7 +240,9 @@ def _objective(request: _Request) -> Reasons:
 def _model(request: _Request) -> Reasons:
     """Refuses a model that is too large or not listed; file digests list external models."""
     allowed, name = request.policy.allow.models, request.name("model")
-    if name in BUILT_IN["model"]:
+    if request.stated:
+        pass  # `_releases` compares the model with that of the source
+    elif name in BUILT_IN["model"]:
         if name not in allowed:
             yield Code.MODEL, _not_listed("model.name", name, "allow.models", allowed)
     else:
@@ -255,8 +265,11 @@ def _deadline(request: _Request) -> Reasons:
 
 
 def _releases(request: _Request) -> Reasons:
-    allowed = request.policy.allow.releases
-    requested = ["training", *(["evaluation"] if request.config.evaluation_rounds.every else [])]
+    """Refuses unlisted releases, and runs that release more than their source states."""
+    allowed, config = request.policy.allow.releases, request.config
+    requested = [purpose_of(config), *(["evaluation"] if config.evaluation_rounds.every else [])]
+    if request.stated:
+        yield from ((Code.RELEASE, reason) for reason in other_keys(config))
     for release in requested:
         if release not in allowed:
             yield Code.RELEASE, _not_listed("the release", release, "allow.releases", allowed)

@@ -28,6 +28,7 @@ from privfed.data.tables.delimited import Dialect
 from privfed.data.tables.readable import Readable, TableRows
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.declaration import ExampleForm
+from privfed.deploy.site.release_check import StatesRelease
 from privfed.run.population import sites_of
 
 _ROW = re.compile(r", row \d+")
@@ -42,6 +43,11 @@ class _ReadsTables(Protocol):
     def dialect(self) -> Dialect: ...
 
     def load_from(self, table: Readable) -> Examples: ...
+
+
+def most_examples(config: Config, table: SiteTable) -> int:
+    """Returns the largest number of examples of one client at a site."""
+    return 1 if isinstance(config.source, StatesRelease) else table.rows
 
 
 class Readings(NamedTuple):
@@ -153,7 +159,7 @@ def synthetic_clients(config: Config, form: ExampleForm, count: int = 0) -> Fede
 def site_population(
     examples: Examples, config: Config, table: SiteTable, form: ExampleForm, site: str
 ) -> Federation:
-    """Returns a site's clients, each with at most its first `table.rows` rows.
+    """Returns a site's clients, each with at most its first `table.rows` rows, or its one example.
 
     Args:
       examples: examples read from the site's table, with owners.
@@ -178,7 +184,7 @@ def site_population(
         )
     clients = len(examples.clients)
     places = earlier_sums(np.ones_like(examples.owners), examples.owners)
-    first = np.flatnonzero(places < table.rows)
+    first = np.flatnonzero(places < most_examples(config, table))
     bounded = examples.take(first)
     entries = Entries(examples.owners, np.zeros(clients, dtype=np.int64), np.arange(clients))
     owners = examples.owners[first]

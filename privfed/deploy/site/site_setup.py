@@ -26,7 +26,7 @@ from privfed.data.federation import Federation
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.declaration import ExampleForm
 from privfed.deploy.site.policy import Code, Declined, Refusal
-from privfed.deploy.site.population import synthetic_clients
+from privfed.deploy.site.population import most_examples, synthetic_clients
 from privfed.deploy.site.site_work import SiteWork, questions_of_each_kind
 from privfed.run.prepare import prepare
 from privfed.run.setup import Setup
@@ -58,14 +58,14 @@ def rehearsed_seconds(
     """
     largest = largest_cohort(setup, table.clients)
     clients = min(largest, _CHUNKS * setup.executor.chunk)
-    work = SiteWork(
-        site, setup.over(_synthetic_population(setup, clients, table.rows)), all_clients=True
-    )
+    rows = most_examples(setup.plan.config, table)
+    work = SiteWork(site, setup.over(_synthetic_population(setup, clients, rows)), all_clients=True)
+    empty = SiteWork(site, setup.over(_synthetic_population(setup, 0, rows)), all_clients=True)
     longest = 0.0
     for question in questions_of_each_kind(setup):
+        empty.rehearse(question)  # builds the tables of the noise, which stay in memory
         began = clock()
-        rehearsed = work.row if setup.plan.config.secured else work.plain_sum
-        rehearsed(question)
+        work.rehearse(question)
         longest = max(longest, clock() - began)
     return longest * math.ceil(largest / clients)
 
@@ -96,7 +96,7 @@ def site_config(text: str, table: SiteTable) -> Config:
     """
     config = read_resolved(text, "the run")
     source = config.parts["source"]
-    if not {*table.settled} <= {*type(source).model_fields}:
+    if not {*table.format} <= {*type(source).model_fields}:
         raise Declined(
             Refusal(
                 Code.SOURCE,
@@ -127,9 +127,13 @@ def site_config(text: str, table: SiteTable) -> Config:
 
 
 def _with_keys(source: Part, keys: Mapping[str, Any]) -> Part:
-    """Returns the source with `keys` replaced. Raises `Refused` if they contradict its columns."""
+    """Returns the source with those of `keys` replaced that it has.
+
+    Raises `Refused` if they contradict its columns.
+    """
+    there = {key: keys.get(key, value) for key, value in source.model_dump().items()}
     try:
-        return type(source).model_validate({**source.model_dump(), **keys})
+        return type(source).model_validate(there)
     except ValidationError as error:
         raise Refused(
             "the run's columns include this site's client column; remove that column from the "

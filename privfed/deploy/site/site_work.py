@@ -41,6 +41,7 @@ from privfed.secure.encoded_accumulator import EncodedAccumulator
 from privfed.secure.encoded_sum import EncodedSummation, SiteSums
 from privfed.secure.frames import BadMessage
 from privfed.secure.limits import Leaves
+from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.summation import Aborted, Accumulator, Session
 
 _log = logging.getLogger(__name__)
@@ -192,6 +193,26 @@ class SiteWork:
         self._add_rows(question, EncodedAccumulator(session, codec, encoding.bound, None, sums))
         sums.total()
         return sent.row
+
+    def layers(self, question: Question) -> ClientNoise | None:
+        """Returns the noise in layers that the site's party adds to its row; None if none is."""
+        noise = self.encoding(question).noise
+        if not isinstance(noise, Layers):
+            return None
+        session = Session(
+            question.round, question.number, question.model_hash, streams=self.setup.streams
+        )
+        return ClientNoise(noise, session.layer_keys(self.site))
+
+    def rehearse(self, question: Question) -> None:
+        """Computes a sum with all of the site's noise, and sends nothing."""
+        if not self.setup.plan.config.secured:
+            self.plain_sum(question)
+            return
+        row = self.row(question)
+        if (noise := self.layers(question)) is not None:
+            sites = self.setup.plan.config.data.sites
+            noise.add(row, sites, noise.seeds(sites))
 
     def plain_sum(self, question: Question) -> Tensor:
         """Returns the site's sum `[m]` for the coordinator, including the site's noise, if any."""

@@ -17,8 +17,8 @@ from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
 from accounting.releases import noise_of
+from privfed.analytics.describe import DescriptionRequest
 from privfed.analytics.described_table import DescribedTable
-from privfed.analytics.description_run import DescriptionRequest
 from privfed.analytics.release import noise_on_sum, release_run
 from privfed.analytics.statistics_file import read_statistics
 from privfed.auditing.prior_runs import priors

@@ -14,7 +14,7 @@ from accounting.events import ADD_REMOVE, Event
 from accounting.noises import Gaussian
 from accounting.over_rounds import RandomAllocation
 from accounting.releases import PoissonSampled, Repeated, noise_of
-from privfed.analytics.description_run import DescriptionRequest
+from privfed.analytics.describe import DescriptionRequest
 from privfed.analytics.release import release_run
 from privfed.auditing.mechanism_audit import audit_mechanism, examine, measured_noise
 from privfed.auditing.scenarios import LENGTH, plan_of_mechanism, scenarios_of

@@ -11,7 +11,13 @@ from waiting import LONG
 from privfed.deploy.site.joining import too_slow
 from privfed.deploy.site.policy import Code, Declined
 from privfed.deploy.site.site_setup import largest_cohort, rehearsed_seconds
-from privfed.deploy.site.site_work import SiteWork, flushed_denormals, flushes_denormals
+from privfed.deploy.site.site_work import (
+    SiteWork,
+    flushed_denormals,
+    flushes_denormals,
+    questions_of_each_kind,
+)
+from privfed.privacy.noise.table_sampler import discrete_gaussian_table
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +98,31 @@ def test_nothing_of_the_table_is_read_for_it(made, monkeypatch):
     finally:
         made.table("away").rename(made.table("h0"))
     population = min(largest_cohort(setup, 20), 2 * 8)
-    assert trained == [(population, population * 5, True)] * 2
+    assert trained == [(0, 0, True), (population, population * 5, True)] * 2
+
+
+@pytest.mark.parametrize("sizing", ["layers", "minimum"])
+def test_tables_of_noise_are_built_before_the_time_is_measured(made, sizing):
+    """A table takes a second or more, and the first sum of a run would be late for it."""
+    keys = ("privacy.mechanism=discrete_gaussian", f"privacy.sizing={sizing}")
+    table, setup = accepted(made, *keys, "secure.threat=malicious")
+    discrete_gaussian_table.cache_clear()
+    built = []
+
+    def clock():
+        built.append(discrete_gaussian_table.cache_info().misses)
+        return 0.0
+
+    rehearsed_seconds(0, setup, table, clock)
+    work = SiteWork(0, setup.over(setup.federation), all_clients=True)
+    (question,) = questions_of_each_kind(setup)
+    work.row(question)
+    if (noise := work.layers(question)) is not None:
+        noise.draw(3, noise.seeds(3), 4)
+    built.append(discrete_gaussian_table.cache_info().misses)
+    assert (noise is None) == (sizing == "minimum")
+    assert built == [built[0]] * 3
+    assert built[0] > 0
 
 
 def test_a_rehearsal_leaves_denormals_flushed_in_an_agent_that_flushes_them(made):
