@@ -1,6 +1,7 @@
 """Releases of statistics over agents: what sites serve, at which cost, and what they decline."""
 
 import json
+import math
 import time
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from tables import written
 from accounting.documents import from_toml
 from accounting.ledger import Ledger
 from privfed.analytics.counted_table import CountedTable
+from privfed.analytics.regression.release import regression_of
 from privfed.analytics.release import released_sums
 from privfed.analytics.survival.table import SurvivalTable
 from privfed.config.config import digest
@@ -146,6 +148,34 @@ def test_three_agents_release_what_all_clients_add_up_to(tmp_path, command):
     for site in range(3):
         receipts = Receipts.load(made.folder(site).receipts)
         assert dict(receipts.spending()) == dict(ledger.spending)
+
+
+NUMBERS = {
+    "linear": (1, ["--family=linear", "--outcome=days", "--by=arm", "--by=age"]),
+    "logistic": (6, ["--outcome=died", "--by=arm", "--by=age"]),
+}
+"""By family, the rounds and the columns of a regression on numbers."""
+
+
+@pytest.mark.parametrize("family", NUMBERS)
+def test_three_agents_release_a_regression_on_numbers(tmp_path, family):
+    """Each round is charged at every site, and agents know the model and its rounds."""
+    made, out, (rounds, columns) = federation(tmp_path), tmp_path / "out", NUMBERS[family]
+    text = made.root / "patients.toml"
+    ranges = "[data.features]\ndays = [1, 150]\nage = [20, 90]\n[cohort]"
+    text.write_text(text.read_text().replace("[cohort]", ranges))
+    file = made.root / "numbers.toml"
+    answer = run("regress", text, *columns, "--epsilon", 64, "--run-file", file)
+    assert answer.exit_code == 0, answer.output
+    sites = {site: made.agent(site).answer for site in range(made.count)}
+    facts = (made.federation_file, made.key_file, out)
+    coordinate(file, *facts, connect=lambda _: Loopback(sites), seconds=60, patience=0)
+    release = regression_of(out)
+    assert abs(release.clients - CLIENTS) < 6 * release.noise / math.sqrt(0.05 * max(1, rounds - 2))
+    assert run("audit", out).exit_code == 0
+    for site in range(3):
+        receipts = Receipts.load(made.folder(site).receipts)
+        assert sum(receipts.spending().values()) == rounds
 
 
 @pytest.mark.parametrize("keys", [(), ("data.sites_per_client=2",)])
