@@ -1,4 +1,4 @@
-"""The commands of a site: `privfed site init`, `key`, `check`, `serve` and `receipts`."""
+"""The commands of a site: `privfed site init`, `key`, `check`, `serve`, `receipts`, `recover`."""
 
 from __future__ import annotations
 
@@ -37,13 +37,19 @@ def site() -> None:
 @site.command("init")
 @SITE_FOLDER
 @click.option("--name", required=True, help="The site's name in the federation.")
+@click.option(
+    "--witness",
+    type=FILE,
+    help="Where to keep a second copy of the receipts, on another disk: a backup that is restored "
+    "is then noticed.",
+)
 @answers_errors
-def init_command(directory: Path, name: str) -> int:
+def init_command(directory: Path, name: str, witness: Path | None) -> int:
     """Create a site's folder: a new secret key, a policy to read, and a data file to fill in."""
     from privfed.deploy.files.site_folder import SiteFolder
 
     folder = SiteFolder(directory)
-    key = folder.begin(name)
+    key = folder.begin(name, witness)
     click.echo(f"{key.name}  {key.public}")
     click.echo(
         "privfed: give the key above to the other members. A coordinator needs no other step; at a "
@@ -135,6 +141,49 @@ def receipts_command(directory: Path, as_json: bool) -> int:
         return print_json(receipts.to_json(limit))
     for line in _lines(receipts, limit):
         click.echo(line)
+    return 0
+
+
+@site.command("recover")
+@SITE_FOLDER
+@click.option(
+    "--lost",
+    is_flag=True,
+    help="Without a witness: record that receipts were lost, so that no ε is known any more and "
+    "this site answers no further run on this population.",
+)
+@answers_errors
+def recover_command(directory: Path, lost: bool) -> int:
+    """Restore receipts that a restored backup lacks, from their witness, or record their loss.
+
+    Stop the site's agent first. The state of unfinished sums is lost: these sums count as dropouts.
+    """
+    from privfed.core.errors import Busy
+    from privfed.deploy.files.data_file import SiteTable
+    from privfed.deploy.files.receipts import Receipts
+    from privfed.deploy.files.site_folder import SiteFolder
+    from privfed.deploy.files.witness import ReceiptsWitness
+    from privfed.store.folders import held_alone
+
+    folder = SiteFolder(directory)
+    with held_alone(directory, Busy(f"an agent serves {directory}; stop it first")):
+        witness = SiteTable.read(folder.data).witness_path
+        restored = ReceiptsWitness(witness, folder.receipts).restore() if witness else 0
+        if restored:
+            click.echo(f"restored {restored} lines of {folder.receipts} from {witness}")
+            return 0
+        if not lost:
+            click.echo(
+                f"nothing was restored: {witness or 'data.toml names no witness'} holds no further "
+                "line. If the coordinator has answers that the receipts lack, pass --lost"
+            )
+            return 2
+        Receipts.recover(folder.receipts, witness).declare_lost()
+        click.echo(
+            "recorded that receipts were lost: no ε is known for this population, and this folder "
+            "answers no further run. Begin a new folder with a new key, and lower its budget by "
+            "the charges in the coordinator's ledgers"
+        )
     return 0
 
 

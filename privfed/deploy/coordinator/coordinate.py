@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from accounting import regular
@@ -13,6 +13,7 @@ from privfed.config.config import Config
 from privfed.config.reading import load, restated
 from privfed.core.errors import Refused
 from privfed.deploy.carriers.carrier import Carrier
+from privfed.deploy.coordinator.answered import ANSWERED, AnsweredRecord
 from privfed.deploy.coordinator.coordinator import Coordinator
 from privfed.deploy.files.federation_file import FederationFile
 from privfed.deploy.files.keys import SiteKey
@@ -41,6 +42,7 @@ class Reach:
     connect: Connect
     seconds: float
     patience: float
+    answered: AnsweredRecord = field(default_factory=AnsweredRecord)
 
     def __call__(self, setup: Setup, ledger: Ledger) -> Coordinator:
         """Returns a coordinator that has not contacted any site yet."""
@@ -64,6 +66,7 @@ class Reach:
             patience=self.patience,
             names=federation.order,
             exclusions=self.directory.exclusions,
+            answered=self.answered,
         )
 
 
@@ -104,7 +107,8 @@ def coordinate(
             f"correct coordinator in {federation}"
         )
     directory = RunDirectory(out)
-    reach = Reach(directory, agreed, signing, connect, seconds, patience)
+    answered = AnsweredRecord(key.parent / ANSWERED)
+    reach = Reach(directory, agreed, signing, connect, seconds, patience, answered)
     elsewhere = Elsewhere(load_empty, reach)
     config = load(run)
     _refuse_other_runs(config, agreed, run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -15,9 +15,11 @@ from accounting.ledger import Ledger
 from privfed.client.exchange import Exchange
 from privfed.core.errors import Busy
 from privfed.deploy.carriers.carrier import UNREACHABLE, Carrier
+from privfed.deploy.coordinator.answered import AnsweredRecord
 from privfed.deploy.coordinator.sum_session import SumSession, start_session
 from privfed.deploy.messages.declaration import Declaration
-from privfed.deploy.messages.envelope import Envelope, Kind, Reply, read_answer
+from privfed.deploy.messages.envelope import NO_RUN, Envelope, Kind, Reply, read_answer
+from privfed.deploy.messages.place import Place
 from privfed.deploy.messages.questions import Question
 from privfed.privacy.mechanism import BoundedSum, PublicState
 from privfed.round.algorithm import Algorithm
@@ -57,6 +59,7 @@ class Coordinator:
       patience: seconds that a round waits for `least` sites.
       names: names of the sites; empty to use their numbers.
       exclusions: record of Byzantine sites, which are asked in no later round.
+      answered: record of the last exchange that each site answered.
       sleep: waits for a number of seconds.
     """
 
@@ -74,6 +77,7 @@ class Coordinator:
     patience: float = 0.0
     names: tuple[str, ...] = ()
     exclusions: Exclusions = field(default_factory=NoExclusions)
+    answered: AnsweredRecord = field(default_factory=AnsweredRecord)
     sleep: Callable[[float], None] = time.sleep
     _heads: dict[int, bytes] = field(default_factory=dict, init=False, repr=False)
     """Hash of the last ledger line that each available site has seen."""
@@ -112,6 +116,8 @@ class Coordinator:
         }
         answers = self._stepped(session, Kind.QUESTION, bodies)
         self._heads = dict.fromkeys(answers, head)
+        place = Place(self.declaration.run.hex(), round, number)
+        self.answered.note((self.directory[site] for site in answers), place)
         try:
             while bodies := session.proceed():
                 self._stepped(session, Kind.STEP, bodies)
@@ -139,7 +145,7 @@ class Coordinator:
         """Declares the run to unavailable sites; each answers with the last ledger head it saw."""
         self._away |= dict.fromkeys(self._left_out(), "it was proved Byzantine in a secure sum")
         informed = self._heads.keys() | self._left_out()
-        absent = [site for site in self.directory if site not in informed]
+        absent = self._with_receipts(site for site in self.directory if site not in informed)
         if not absent:
             return
         body = self.declaration.encode()
@@ -152,6 +158,13 @@ class Coordinator:
             else:
                 self._away[site] = "it saw ledger lines that this ledger lacks"
                 _log.warning("%s: %s", self._name(site), self._away[site])
+
+    def _with_receipts(self, sites: Iterable[int]) -> list[int]:
+        """Returns the `sites` that have a receipt for the last exchange that they answered."""
+        places = {site: self.answered.of(self.directory[site]) for site in sites}
+        known = {site: place.encode() for site, place in places.items() if place is not None}
+        agreed = self._answers(Kind.ANSWERED, known, self.seconds) if known else {}
+        return [site for site, place in places.items() if place is None or site in agreed]
 
     def _left_out(self) -> frozenset[int]:
         """Returns the sites identified as Byzantine in any round so far."""
@@ -168,7 +181,8 @@ class Coordinator:
         deadline = time.monotonic() + seconds
         run = self.declaration.run
         for site, body in bodies.items():
-            envelope = Envelope(self.federation, run, kind, body).signed(self.key)
+            about = NO_RUN if kind is Kind.ANSWERED else run
+            envelope = Envelope(self.federation, about, kind, body).signed(self.key)
             self.carrier.send(site, envelope.encode(), deadline)
         answers: dict[int, bytes] = {}
         awaited = set(bodies)

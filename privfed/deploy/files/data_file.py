@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -37,6 +38,9 @@ class SiteTable(Part):
     """Seconds to read the table when a run is declared, whatever it contains: a varying time would
     reveal its content. A table that takes longer is not used.
     """
+    witness: str = ""
+    """A second copy of the receipts, on another disk, by which a restored backup is noticed; empty
+    for none."""
     device: str = "cpu"
     """The device on which this site trains: "cpu", "cuda", or "auto"."""
     threads: int = Field(1, ge=1, le=1024)
@@ -62,7 +66,16 @@ class SiteTable(Part):
         except ValidationError as error:
             wrong = mistakes(error, "", document, cls)
             raise Refused(listed_mistakes(wrong, f"{path}: "), key=wrong[0].key) from error
-        return table.model_copy(update={"path": str(path.parent.absolute() / table.path)})
+        folder = path.parent.absolute()
+        places = {"path": table.path, "witness": table.witness}
+        return table.model_copy(
+            update={key: str(folder / place) for key, place in places.items() if place}
+        )
+
+    @property
+    def witness_path(self) -> Path | None:
+        """The path of the witness; None for none."""
+        return Path(self.witness) if self.witness else None
 
     @field_validator("path")
     @classmethod
@@ -88,7 +101,7 @@ class SiteTable(Part):
         return {**self.format, "test_path": "", "site": "", "outside": "clip"}
 
 
-TEXT = """\
+_TEXT = """\
 # This site's table and its population. A run cannot change these values. For a table of another
 # population, create another site folder with its own key. The first five keys are required.
 format = 1
@@ -103,7 +116,17 @@ format = 1
 # decimal = "."
 # encoding = "utf-8"
 # reading = 5.0                    # seconds to read the table when a run is declared
+{witness}  # a second copy of the receipts, on another disk
 # device = "cpu"                   # or "cuda"
 # threads = 1                      # largest number of processor cores for training
 """
-"""The template that the operator of a new site fills in."""
+
+
+def data_template(witness: Path | None = None) -> str:
+    """Returns the template that the operator of a new site fills in.
+
+    Args:
+      witness: path of a second copy of the receipts; None for none.
+    """
+    quoted = json.dumps(str(witness.absolute()), ensure_ascii=False) if witness else '"/mnt/x/w"'
+    return _TEXT.format(witness=f"{'' if witness else '# '}witness = {quoted}")

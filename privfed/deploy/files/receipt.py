@@ -145,8 +145,23 @@ class Commits(Encoded):
         return cls(**facts)
 
 
-def read_line(link: chain.Link) -> Receipt | Commits:
+@dataclass(frozen=True)
+class Lost(Encoded):
+    """States that receipts were lost, so that no bound on the clients' epsilon is known."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the line's object, without its hash."""
+        return {"type": "lost", "format": FORMAT}
+
+
+Line = Receipt | Commits | Lost
+"""A line of the file of receipts."""
+
+
+def read_line(link: chain.Link) -> Line:
     """Parses a line of the file of receipts. Raises `LedgerBroken` if it is invalid."""
+    if {**link, "hash": ""} == {**Lost().to_json(), "hash": ""}:
+        return Lost()
     if link.get("format") == FORMAT and link.get("type") == "commits":
         return Commits.from_json(link)
     return Receipt.from_json(link)

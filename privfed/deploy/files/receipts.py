@@ -32,11 +32,15 @@ from privfed.core.errors import public_text
 from privfed.deploy.files.receipt import (
     AnsweredRun,
     Commits,
+    Line,
+    Lost,
     Receipt,
     RunReceipts,
     charges_restated,
     read_line,
 )
+from privfed.deploy.files.witness import ReceiptsWitness
+from privfed.deploy.messages.place import Place
 from privfed.deploy.site.policy import Code, Declined, Refusal, SpendingLimit
 from privfed.plan.assumed import Assumed, terms_are_whole
 from privfed.plan.assumptions import Incomposable
@@ -50,6 +54,8 @@ class Receipts:
 
     def __init__(self, path: Path, links: Iterable[chain.Link], torn: bool = False) -> None:
         self.path = path
+        self.witness: ReceiptsWitness | None = None
+        self.lost = False
         self.torn = torn
         self.head = chain.START
         self._runs: dict[str, RunReceipts] = {}
@@ -82,18 +88,24 @@ class Receipts:
         return cls(path, links, torn)
 
     @classmethod
-    def recover(cls, path: Path) -> Receipts:
-        """Removes an incomplete last line from the file, if there is one, and returns the receipts.
+    def recover(cls, path: Path, witness: Path | None = None) -> Receipts:
+        """Returns the receipts without an incomplete last line, whose question was never answered.
 
-        The question of such a line was never answered.
+        Lines are appended to the copy `witness` as well. Raises `LedgerBroken` as `load` does, and
+        if the file lacks lines of its witness.
         """
         receipts = cls.load(path)
+        if witness is not None:
+            receipts.witness = ReceiptsWitness(witness, path)
         if receipts.torn:
             lines, newline, _ = regular.read_bytes(path).rpartition(b"\n")
             mode = path.stat().st_mode & 0o777
             durable.write_atomically(path, lines + newline)
             path.chmod(mode)
-            return cls.load(path)
+            return cls.recover(path, witness)
+        if receipts.witness is not None:
+            receipts.witness.refuse_missing()
+            receipts.witness.catch_up()
         return receipts
 
     @property
@@ -148,6 +160,8 @@ class Receipts:
         Raises:
           Incomposable: if a run gives no guarantee against the joint adversary.
         """
+        if self.lost:
+            raise Incomposable("receipts of this site were lost (privfed site recover)")
         joint = self._joint(now)
         return sum((run.spending(alone, joint) for run in self._runs.values()), Counter())
 
@@ -281,6 +295,7 @@ class Receipts:
             "assumes": self.assumed.to_json(),
             "head": self.head,
             "torn": self.torn,
+            "lost": self.lost,
         }
 
     def _head_of(self, receipt: Receipt) -> str | None:
@@ -288,12 +303,23 @@ class Receipts:
         run = self._runs.get(receipt.run)
         return self._heads[receipt] if run and run.lines.get(receipt.place) == receipt else None
 
-    def _append(self, line: Receipt | Commits) -> None:
+    def answered(self, place: Place) -> bool:
+        """Whether there is a receipt for the exchange `place`."""
+        run = self._runs.get(place.run)
+        return run is not None and (place.round, place.exchange) in run.lines
+
+    def declare_lost(self) -> None:
+        """Records durably that receipts were lost."""
+        self._append(Lost())
+
+    def _append(self, line: Line) -> None:
         """Appends a line durably. Raises `LedgerBroken` if another process changed the file."""
         self._refuse_another_writer()
         text, link = chain.sealed(self.head, line.to_json())
         self._failed = True  # until the line is durable: a part of it may be in the file
         durable.append(self.path, text)
+        if self.witness is not None:
+            self.witness.append(text)
         self._take(line, link["hash"])
         self._size += len(text)
         self._failed = False
@@ -305,8 +331,10 @@ class Receipts:
                 "start the site again"
             )
 
-    def _take(self, line: Receipt | Commits, head: str) -> None:
-        if isinstance(line, Receipt):
+    def _take(self, line: Line, head: str) -> None:
+        if isinstance(line, Lost):
+            self.lost = True
+        elif isinstance(line, Receipt):
             run = self._runs.setdefault(line.run, RunReceipts(line))
             run.take(line)
             self._heads[line] = head

@@ -59,10 +59,14 @@ class SiteFolder:
         """Path of the folder with the state of runs; never copy or restore it."""
         return self.path / "state"
 
-    def begin(self, name: str) -> SiteKey:
+    def begin(self, name: str, witness: Path | None = None) -> SiteKey:
         """Creates the folder (mode 700) of the site `name`, and returns the site's new key.
 
         The key is written last, so a folder with a key is complete.
+
+        Args:
+          name: the site's name.
+          witness: path of a second copy of the receipts; None for none.
 
         Raises:
           Refused: if the name is invalid, or the folder is not empty; nothing is changed.
@@ -77,7 +81,7 @@ class SiteFolder:
         before = os.umask(0o077)
         try:
             create(self.policy, policy.TEXT.encode())
-            create(self.data, data_file.TEXT.encode())
+            create(self.data, data_file.data_template(witness).encode())
             create(self.receipts, b"")
             key.write(self.key)
         finally:

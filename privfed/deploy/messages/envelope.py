@@ -31,6 +31,8 @@ class Kind(IntEnum):
     """The next message of the sum's protocol."""
     DECLARATION = 3
     """The declaration of a run, before any question."""
+    ANSWERED = 4
+    """The last exchange that the site answered, before a declaration; belongs to no run."""
 
 
 class Reply(IntEnum):

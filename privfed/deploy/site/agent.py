@@ -17,8 +17,10 @@ from privfed.deploy.files.federation_file import FederationFile
 from privfed.deploy.files.keys import PublicKey, SiteKey
 from privfed.deploy.files.receipts import Receipts
 from privfed.deploy.files.site_folder import SiteFolder
+from privfed.deploy.files.witness import ReceiptsWitness
 from privfed.deploy.messages.declaration import Declaration
 from privfed.deploy.messages.envelope import Envelope, Kind, Reply, answered, greeting
+from privfed.deploy.messages.place import Place
 from privfed.deploy.site.joining import CONCURRENT_RUNS, Membership
 from privfed.deploy.site.policy import Declined, LocalPolicy
 from privfed.deploy.site.run_party import RunParty
@@ -41,6 +43,7 @@ class Agent:
       coordinator: the coordinator's public key.
       federation: hash of the federation file.
       join: returns the site's `RunParty` for a declaration, or raises `Declined`.
+      refuse_rolled_back: raises `Declined` if the receipts lack an exchange.
       parties: the `RunParty` of each declared run, by hash of the run.
       concurrent_runs: largest number of runs in `parties`; a further run replaces the oldest.
     """
@@ -49,6 +52,7 @@ class Agent:
     coordinator: PublicKey
     federation: bytes
     join: Callable[[Declaration], RunParty]
+    refuse_rolled_back: Callable[[Place], None]
     parties: dict[bytes, RunParty]
     concurrent_runs: int
 
@@ -75,6 +79,9 @@ class Agent:
         match envelope.kind:
             case Kind.HELLO:
                 return greeting(self.key, data)
+            case Kind.ANSWERED:
+                self.refuse_rolled_back(Place.decode(envelope.body))
+                return b""
             case Kind.DECLARATION:
                 return self._joined(envelope).head
             case Kind.QUESTION:
@@ -129,8 +136,14 @@ def open_member(folder: SiteFolder, alone: bool = True) -> Membership:
     _refuse_open_folder(folder.path)
     key, federation = SiteKey.read(folder.key), FederationFile.read(folder.federation)
     LocalPolicy.read(folder.policy)
-    population = SiteTable.read(folder.data).population
-    receipts = (Receipts.recover if alone else Receipts.load)(folder.receipts)
+    table = SiteTable.read(folder.data)
+    population, witness = table.population, table.witness_path
+    if alone:
+        receipts = Receipts.recover(folder.receipts, witness)
+    else:
+        receipts = Receipts.load(folder.receipts)
+        if witness is not None:
+            ReceiptsWitness(witness, folder.receipts).refuse_missing()
     if others := receipts.populations - {population}:
         raise Refused(
             f"{folder.data}: population is {population!r}, but {folder.receipts} charges another "
@@ -157,6 +170,7 @@ def agent_of(member: Membership) -> Agent:
         federation.coordinator_key,
         bytes.fromhex(federation.digest()),
         member.join,
+        member.refuse_rolled_back,
         member.rejoined(),
         CONCURRENT_RUNS,
     )

@@ -18,6 +18,7 @@ from privfed.deploy.files.receipts import Receipts
 from privfed.deploy.files.run_state import RunState
 from privfed.deploy.files.site_folder import SiteFolder
 from privfed.deploy.messages.declaration import Declaration, ExampleForm
+from privfed.deploy.messages.place import Place
 from privfed.deploy.site.admission import Admission
 from privfed.deploy.site.party import MakesParties, MaskedParties, PlainParties
 from privfed.deploy.site.policy import Code, Declined, LocalPolicy, Refusal
@@ -71,6 +72,16 @@ class Membership:
         party = self._party(declaration, new=True)
         self._state(declaration.run).declare(declaration.encode())
         return party
+
+    def refuse_rolled_back(self, place: Place) -> None:
+        """Raises `Declined` if the receipts lack the exchange `place`, which this site answered."""
+        if not self.receipts.answered(place):
+            reason = (
+                f"the coordinator has this site's answer to round {place.round}, exchange "
+                f"{place.exchange} of run {place.run}, but {self.receipts.path} lacks it, so an "
+                f"older copy was restored; run privfed site recover {self.folder.path}"
+            )
+            raise Declined(Refusal(Code.RECEIPTS, reason))
 
     def rejoined(self) -> dict[bytes, RunParty]:
         """Returns the site's parties in the runs that were declared last, by hash of the run.

@@ -44,6 +44,8 @@ class Code(StrEnum):
     """The site answered another question in the same exchange."""
     LEDGER = "ledger"
     """The coordinator's ledger does not continue the site's copy, or does not charge the round."""
+    RECEIPTS = "receipts"
+    """The site's receipts lack an exchange that the coordinator has its answer to."""
     SOURCE = "source"
     """The run's data source is not a table."""
     CLIENT = "client"

@@ -1,0 +1,57 @@
+"""What each site answered last, as the coordinator remembers it over runs.
+
+A site whose receipts were restored from a backup would spend its clients' budget twice. The
+coordinator therefore tells each site the last exchange that it answered, and the site declines if
+its receipts lack that exchange (`privfed.deploy.site.agent`). The record contains no data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from accounting import durable, regular
+from accounting.documents import from_json
+from privfed.core.errors import Broken, public_text
+from privfed.deploy.messages.place import Place
+
+ANSWERED = "answered.json"
+"""The file of the record, in the folder of the coordinator's key."""
+
+
+@dataclass
+class AnsweredRecord:
+    """The last answered exchange of each site, by its public key in hexadecimal.
+
+    Attributes:
+      path: the file of the record; None to remember within this process only.
+    """
+
+    path: Path | None = None
+    _places: dict[str, Place] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._places = {}
+        if self.path is None or not self.path.exists():
+            return
+        try:
+            stated = from_json(regular.read_text(self.path))
+            self._places = {site: Place.from_json(place) for site, place in stated.items()}
+        except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
+            raise Broken(
+                f"{self.path} is damaged: {public_text(error)}; restore it, or move it away: sites "
+                "with restored receipts are then not noticed until they have answered again"
+            ) from error
+
+    def of(self, site: bytes) -> Place | None:
+        """Returns the last exchange that a site answered; None if it is not known."""
+        return self._places.get(site.hex())
+
+    def note(self, sites: Iterable[bytes], place: Place) -> None:
+        """Records durably that `sites` answered the exchange `place`."""
+        self._places |= {site.hex(): place for site in sites}
+        if self.path is not None:
+            stated = {site: place.to_json() for site, place in sorted(self._places.items())}
+            durable.write_atomically(self.path, (json.dumps(stated, indent=1) + "\n").encode())

@@ -1,0 +1,101 @@
+"""A second copy of a site's receipts, on another disk, by which a restored backup is noticed.
+
+`receipts.jsonl` of yesterday is a valid chain: alone, it cannot show that lines are missing. The
+witness holds the same lines and is written after each of them, so it never has more lines than the
+receipts, unless these are an older copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from accounting import chain, durable, regular
+from accounting.errors import LedgerBroken
+from privfed.core.errors import public_text
+
+
+@dataclass(frozen=True)
+class ReceiptsWitness:
+    """The copy at `path` of the receipts at `receipts`."""
+
+    path: Path
+    receipts: Path
+
+    def missing(self) -> list[bytes]:
+        """Returns the lines that the receipts lack, without line ends.
+
+        Raises:
+          LedgerBroken: if either file cannot be read, or neither is the beginning of the other.
+        """
+        ours, copied = (_lines(each) for each in (self.receipts, self.path))
+        shorter = min(len(ours), len(copied))
+        if ours[:shorter] != copied[:shorter]:
+            raise LedgerBroken(
+                f"{self.receipts} and its witness {self.path} differ, so one of the two belongs to "
+                "another site, or was edited; find out which, and set witness in data.toml"
+            )
+        return copied[len(ours) :]
+
+    def refuse_missing(self) -> None:
+        """Raises `LedgerBroken` if the receipts lack lines of the witness."""
+        if lost := len(self.missing()):
+            raise LedgerBroken(
+                f"{self.receipts} lacks {lost} of the lines in its witness {self.path}, so an "
+                f"older copy was restored; run privfed site recover {self.receipts.parent}"
+            )
+
+    def restore(self) -> int:
+        """Appends the lines that the receipts lack, and returns their number.
+
+        Raises:
+          LedgerBroken: as `missing` does; also if the witness is no valid chain.
+        """
+        if missing := self.missing():
+            chain.read(self.path)
+            durable.write_atomically(self.receipts, _joined(_lines(self.receipts) + missing))
+            self.receipts.chmod(0o600)
+        return len(missing)
+
+    def catch_up(self) -> None:
+        """Copies the lines that the witness lacks; creates it before the first receipt.
+
+        Raises `LedgerBroken` if there are receipts, but no witness: its disk may be away.
+        """
+        lines = _joined(_lines(self.receipts))
+        if lines and not self.path.exists():
+            raise LedgerBroken(
+                f"the witness {self.path} does not exist, but there are receipts; make its disk "
+                f"available, or copy {self.receipts} there if the witness is new"
+            )
+        try:
+            if not self.path.exists() or regular.read_bytes(self.path) != lines:
+                durable.write_atomically(self.path, lines)
+                self.path.chmod(0o600)
+        except OSError as error:
+            raise self._unavailable(error) from error
+
+    def append(self, lines: bytes) -> None:
+        """Appends complete `lines` durably. Raises `LedgerBroken` if they cannot be written."""
+        try:
+            durable.append(self.path, lines)
+        except OSError as error:
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: OSError) -> LedgerBroken:
+        return LedgerBroken(
+            f"the witness {self.path} cannot be written: {public_text(error)}; make its disk "
+            "available, or change witness in data.toml"
+        )
+
+
+def _joined(lines: list[bytes]) -> bytes:
+    return b"".join(line + b"\n" for line in lines)
+
+
+def _lines(path: Path) -> list[bytes]:
+    """Returns the complete lines of the file at `path`; none if it does not exist."""
+    try:
+        return regular.read_bytes(path).split(b"\n")[:-1] if path.exists() else []
+    except OSError as error:
+        raise LedgerBroken(f"{path} cannot be read: {public_text(error)}") from error

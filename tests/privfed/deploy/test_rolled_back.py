@@ -1,0 +1,225 @@
+"""A site whose receipts were restored from an older copy is noticed, and can be recovered."""
+
+import json
+import shutil
+
+import pytest
+from commands import run
+from faulty_loopback import DescriptionRequest
+from hospitals import data_text, hospitals
+from lanes import every_case
+
+from accounting.errors import LedgerBroken
+from privfed.core.errors import Broken, Busy
+from privfed.deploy.carriers.carrier import Loopback
+from privfed.deploy.coordinator.answered import ANSWERED, AnsweredRecord
+from privfed.deploy.coordinator.coordinate import coordinate
+from privfed.deploy.files.receipts import Receipts
+from privfed.deploy.messages.envelope import NO_RUN, Kind, Reply, read_answer
+from privfed.deploy.messages.place import Place
+from privfed.deploy.site.policy import Code, SpendingLimit
+from privfed.secure.frames import BadMessage
+from privfed.secure.summation import Aborted
+
+ALL = "secure.minimum=3"
+"""All three sites are needed."""
+
+
+@pytest.fixture
+def made(tmp_path):
+    return hospitals(tmp_path / "sites")
+
+
+def played(made, out, *keys, sites=None):
+    """A run of four rounds, by the file of the run."""
+    sites = sites or {site: made.agent(site).answer for site in range(made.count)}
+    facts = (made.federation_file, made.key_file, out)
+    file = made.run_file("data.site_partition=elsewhere", *keys, name=f"{out.name}.toml")
+    return coordinate(file, *facts, connect=lambda _: Loopback(sites), seconds=20, patience=0)
+
+
+def backed_up(made, site):
+    copy = made.root / f"backup{site}"
+    shutil.copytree(made.folder(site).path, copy)
+    return copy
+
+
+def restored(made, site, copy):
+    shutil.rmtree(made.folder(site).path)
+    shutil.copytree(copy, made.folder(site).path)
+
+
+@every_case("rolled_back", [(1,), (0, 2)])
+def test_a_site_restored_after_a_run_declines_the_next(tmp_path, rolled_back):
+    """The coordinator tells it of its last answer; without that, the run would go through."""
+    made = hospitals(tmp_path / "sites")
+    copies = {site: backed_up(made, site) for site in rolled_back}
+    played(made, tmp_path / "first", ALL)
+    for site, copy in copies.items():
+        restored(made, site, copy)
+    with pytest.raises(Busy) as refused:
+        played(made, tmp_path / "second", ALL)
+    for site in range(3):
+        assert (f"h{site}: declined receipts" in str(refused.value)) == (site in rolled_back)
+    (made.root / ANSWERED).unlink()
+    played(made, tmp_path / "third", ALL)
+
+
+def test_a_site_restored_within_a_run_answers_no_further_round(made):
+    record = AnsweredRecord(made.root / ANSWERED)
+    agents = {site: made.agent(site).answer for site in range(3)}
+    asking = DescriptionRequest(made, Loopback(agents), answered=record, least=3)
+    asking.play()
+    copy = backed_up(made, 1)
+    asking.play()
+    restored(made, 1, copy)
+    agents[1] = made.agent(1).answer  # its agent was started again, from the older folder
+    again = DescriptionRequest(
+        made, Loopback(agents), answered=AnsweredRecord(made.root / ANSWERED), least=3
+    )
+    with pytest.raises(Busy, match="h1: declined receipts"):
+        again.play()
+
+
+def test_only_sites_that_answered_are_told(made):
+    record, told = AnsweredRecord(), []
+    agents = {site: made.agent(site) for site in range(3)}
+
+    def answer(site, data):
+        told.append((site, data[3 + 64]))  # the kind follows format, federation and run
+        return agents[site].answer(data)
+
+    sites = {site: lambda data, site=site: answer(site, data) for site in agents}
+    DescriptionRequest(made, Loopback(sites), answered=record).play()
+    assert Kind.ANSWERED not in {kind for _, kind in told}
+    told.clear()
+    DescriptionRequest(made, Loopback(sites), answered=record).play()
+    assert [site for site, kind in told if kind == Kind.ANSWERED] == [0, 1, 2]
+
+
+def test_an_unknown_exchange_is_declined_with_a_fixed_word(made):
+    agent = made.agent(0)
+    place = Place("ab" * 32, 3, 0)
+    answer = agent.answer(made.signed(Kind.ANSWERED, NO_RUN, place.encode()))
+    assert read_answer(answer) == (Reply.DECLINED, b"receipts")
+    for body in (b"", b"[]", b'{"run": 1}', b"\xff"):
+        reply, _ = read_answer(agent.answer(made.signed(Kind.ANSWERED, NO_RUN, body)))
+        assert reply == Reply.MALFORMED
+    with pytest.raises(BadMessage):
+        Place.decode(b"{}")
+
+
+def test_a_damaged_record_is_refused_before_the_run(made, tmp_path):
+    (made.root / ANSWERED).write_text('{"00": {"run": "x"}}')
+    with pytest.raises(Broken, match=r"answered.json is damaged.*move it away"):
+        played(made, tmp_path / "out")
+
+
+@pytest.fixture
+def witnessed(made):
+    """The first site keeps a second copy of its receipts in another folder."""
+    path = made.root / "elsewhere" / "receipts"
+    path.parent.mkdir()
+    text = data_text(made.table("h0")) + f'witness = "{path}"\n'
+    made.folder(0).data.write_text(text)
+    return path
+
+
+def test_a_witness_has_every_line_and_notices_a_restored_backup(made, witnessed, tmp_path):
+    played(made, tmp_path / "first")
+    receipts = made.folder(0).receipts
+    assert witnessed.read_bytes() == receipts.read_bytes()
+    assert witnessed.stat().st_mode & 0o777 == 0o600
+    whole = receipts.read_bytes()
+    receipts.write_bytes(b"".join(whole.splitlines(keepends=True)[:2]))
+    with pytest.raises(LedgerBroken, match=r"lacks \d+ of the lines in its witness"):
+        made.agent(0)
+    checked = run("site", "check", made.folder(0).path, made.run_file())
+    assert checked.exit_code == 5
+    assert "privfed site recover" in checked.output
+    answer = run("site", "recover", made.folder(0).path)
+    assert answer.exit_code == 0
+    assert "restored" in answer.output
+    assert receipts.read_bytes() == whole
+    made.agent(0)
+
+
+def test_a_witness_that_is_behind_catches_up(made, witnessed, tmp_path):
+    """A crash may stop a site between the two files; an incomplete line does not count."""
+    played(made, tmp_path / "first")
+    whole = made.folder(0).receipts.read_bytes()
+    for behind in (b"", whole[: len(whole) // 2]):
+        witnessed.write_bytes(behind)
+        made.agent(0)
+        assert witnessed.read_bytes() == whole
+    witnessed.unlink()
+    with pytest.raises(LedgerBroken, match="does not exist"):
+        made.agent(0)
+
+
+def test_an_edited_witness_and_one_that_is_away_are_refused(made, witnessed, tmp_path):
+    played(made, tmp_path / "first")
+    witnessed.write_bytes(b"#" + witnessed.read_bytes())
+    with pytest.raises(LedgerBroken, match="differ"):
+        made.agent(0)
+    assert run("site", "recover", made.folder(0).path).exit_code == 5
+    shutil.rmtree(witnessed.parent)
+    with pytest.raises(LedgerBroken, match="does not exist"):
+        made.agent(0)
+
+
+def test_no_answer_leaves_a_site_whose_witness_cannot_be_written(made, witnessed, tmp_path):
+    agents = {site: made.agent(site).answer for site in range(3)}
+    shutil.rmtree(witnessed.parent)
+    witnessed.parent.write_text("a file")
+    asking = DescriptionRequest(made, Loopback(agents), ALL, least=3)
+    with pytest.raises(Aborted, match="2 sites take part"):
+        asking.play()
+
+
+def test_lost_receipts_end_all_runs_on_the_population(made, tmp_path):
+    """No bound on epsilon is known any more, however large the budget."""
+    copy = backed_up(made, 1)
+    played(made, tmp_path / "first", ALL)
+    restored(made, 1, copy)
+    folder = made.folder(1).path
+    answer = run("site", "recover", folder)
+    assert answer.exit_code == 2
+    assert "--lost" in answer.output
+    assert run("site", "recover", folder, "--lost").exit_code == 0
+    receipts = Receipts.load(made.folder(1).receipts)
+    assert receipts.lost
+    bound, _ = receipts.guarantees(1e-3)
+    assert bound.epsilon == float("inf")
+    assert "were lost" in bound.missing
+    stated = json.loads(run("site", "receipts", folder, "--json").stdout)
+    assert stated["lost"]
+    with pytest.raises(Busy, match="h1: declined receipts"):
+        played(made, tmp_path / "second", ALL)
+    (made.root / ANSWERED).unlink()
+    with pytest.raises(Busy, match=f"h1: declined {Code.BUDGET}"):
+        played(made, tmp_path / "third", ALL)
+
+
+def test_recovery_waits_for_the_agent_and_changes_nothing_without_need(made):
+    from privfed.deploy.site.agent import serving
+
+    folder = made.folder(0)
+    before = folder.receipts.read_bytes()
+    with serving(folder):
+        answer = run("site", "recover", folder.path)
+        assert answer.exit_code == 2
+        assert "stop it first" in answer.output
+    assert run("site", "recover", folder.path).exit_code == 2
+    assert folder.receipts.read_bytes() == before
+    assert Receipts.load(folder.receipts).guarantees(1e-3)[0].epsilon == 0.0
+    assert SpendingLimit(epsilon=1.0, delta=1e-3).epsilon == 1.0
+
+
+def test_a_new_site_may_name_its_witness(tmp_path):
+    place = tmp_path / "a disk" / "w"
+    answer = run("site", "init", tmp_path / "berlin", "--name", "berlin", "--witness", place)
+    assert answer.exit_code == 0, answer.output
+    assert f'\nwitness = "{place}"' in (tmp_path / "berlin" / "data.toml").read_text()
+    run("site", "init", tmp_path / "paris", "--name", "paris")
+    assert "\n# witness = " in (tmp_path / "paris" / "data.toml").read_text()
