@@ -22,12 +22,16 @@ def refuse_absent(
             raise absent_column(key, name, names, table)
 
 
-def absent_column(key: str, name: str, names: Sequence[str], table: Readable) -> Refused:
+class AbsentColumn(Refused):
+    """A table lacks a declared column, whatever its rows contain."""
+
+
+def absent_column(key: str, name: str, names: Sequence[str], table: Readable) -> AbsentColumn:
     """Returns the error that data.`key` declares the column `name`, which `names` lacks."""
     close = nearest(name, names)
     suggestion = f"did you mean {close!r}? " if close else ""
     shown = ", ".join(names[:20]) + (", …" if names[20:] else "")
-    return Refused(
+    return AbsentColumn(
         f"data.{key} names {name!r}, but {table} has no such column; expected one of the "
         f"{len(names)} names in {table.naming}{table.hint(names)}",
         private=f"{suggestion}its columns are {shown}",

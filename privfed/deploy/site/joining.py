@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import Tensor
 
 from accounting import regular
 from privfed.config.config import Config
 from privfed.core.errors import Refused, public_text
+from privfed.data.tables.missing import AbsentColumn
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.files.federation_file import FederationFile
 from privfed.deploy.files.keys import SiteKey
@@ -186,17 +188,22 @@ class Membership:
     def _with_population(self, setup: Setup, table: SiteTable, form: ExampleForm) -> Setup:
         """Returns the run over the site's clients; over none if they cannot be read in time.
 
-        A site without clients sends only its noise, because an error in its data is private (rules
-        of proof, section 9.1, S1). The call takes `table.reading` seconds, whatever the table
-        contains. If the policy allows simulations, it takes as long as reading takes.
+        A site without clients sends only its noise, because an error in its rows is private (rules
+        of proof, section 9.1, S1). Whether the table exists and has the declared columns depends on
+        no client, so a site without them declines. The call takes `table.reading` seconds, whatever
+        the table contains. If the policy allows simulations, it takes as long as reading takes.
         """
         config = setup.plan.config
         empty = setup.over(synthetic_clients(config, form))
 
         def reading() -> Setup:
+            if not Path(table.path).exists():
+                raise Declined(Refusal(Code.TABLE, f"{table.path} does not exist"))
             try:
                 read = readable_examples(config.parts["source"], table)
                 population = site_population(read.examples, config, table, form, self.key.name)
+            except AbsentColumn as error:
+                raise Declined(Refusal(Code.TABLE, f"{error} {error.private}".strip())) from None
             except Exception as error:  # any error in a file
                 quoted = error.private if isinstance(error, Refused) else ""
                 _log.error(

@@ -48,6 +48,8 @@ class Code(StrEnum):
     """The site's receipts lack an exchange that the coordinator has its answer to."""
     SOURCE = "source"
     """The run's data source is not a table."""
+    TABLE = "table"
+    """The site's table does not exist, or lacks a column that the run declares."""
     CLIENT = "client"
     """A client may have rows at more sites than the run takes into account."""
     DEADLINE = "deadline"

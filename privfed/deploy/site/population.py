@@ -25,6 +25,7 @@ from privfed.data.sites import Entries, earlier_sums, entry_identities
 from privfed.data.sources.declared_examples import declared_columns
 from privfed.data.sources.declared_table import DeclaredTable
 from privfed.data.tables.delimited import Dialect
+from privfed.data.tables.missing import AbsentColumn
 from privfed.data.tables.readable import Readable, TableRows
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.declaration import ExampleForm
@@ -80,6 +81,7 @@ def readable_examples(source: Part, table: SiteTable) -> Readings:
     CSV rows with too few or too many cells belong to no client and are left out.
 
     Raises:
+      AbsentColumn: if the table lacks a declared column.
       Refused: if `source` does not read tables, or no client's rows can be read.
     """
     if not isinstance(source, _ReadsTables):
@@ -90,6 +92,8 @@ def readable_examples(source: Part, table: SiteTable) -> Readings:
     rows = TableRows(Path(table.path), source.dialect)
     try:
         return Readings(source.load_from(rows), {})
+    except AbsentColumn:
+        raise
     except Refused as error:
         reason = public_text(error)
     codes = rows.read({}, {table.client: repr(table.client)}).words[table.client].codes

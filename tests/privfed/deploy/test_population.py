@@ -17,7 +17,7 @@ from waiting import BRIEF, LONG
 
 from privfed.core.errors import Refused
 from privfed.deploy.files.data_file import SiteTable
-from privfed.deploy.messages.envelope import Reply, read_answer
+from privfed.deploy.messages.envelope import Kind, Reply, read_answer
 from privfed.deploy.site import joining
 from privfed.deploy.site.population import readable_examples, site_population, synthetic_clients
 from privfed.deploy.site.run_party import FixedTime
@@ -82,6 +82,8 @@ SPOILED = {
         made.table("h0").read_text() + "p99,h0,old,heavy,yes\n"
     ),
 }
+ABSENT = {"no file", "another column"}
+"""What depends on no client: the site declines."""
 EVERYBODY = ("cohort.sampler=full", "cohort.size=0")
 EMPTY = {
     "nobody at all": lambda made: write_table(made.table("h0"), []),
@@ -293,7 +295,7 @@ def test_a_table_that_takes_longer_is_nobodys_at_the_same_time(made, slowed, cap
     assert f"reading is {BRIEF} s" in caplog.text
 
 
-@pytest.mark.parametrize("case", ["as ever", "some out", "no file", "late"])
+@pytest.mark.parametrize("case", ["as ever", "some out", "no table", "late"])
 def test_nothing_that_hangs_on_a_table_is_done_after_the_answers_time(
     made, case, monkeypatch, caplog, asleep, request
 ):
@@ -301,8 +303,8 @@ def test_nothing_that_hangs_on_a_table_is_done_after_the_answers_time(
     declaration = to_be_read_within(made, BRIEF if case == "late" else LONG)
     if case == "some out":
         spoil(made.table("h0"), ("p0",), "age", "old")
-    elif case == "no file":
-        made.table("h0").unlink()
+    elif case == "no table":
+        SPOILED[case](made)
     elif case == "late":
         request.getfixturevalue("slowed")
     cut_off, after = FixedTime.cut_off, []
@@ -343,7 +345,17 @@ def as_ever(tmp_path_factory):
     return sizes_and_words(made, *EVERYBODY)
 
 
-@pytest.mark.parametrize("case", {**SPOILED, **EMPTY})
+@pytest.mark.parametrize("case", sorted(ABSENT))
+def test_a_site_without_its_file_or_a_column_declines(made, case, caplog):
+    """With a fixed word; the file, or the column, is named in the site's log alone."""
+    SPOILED[case](made)
+    declaration, _ = made.declaration()
+    message = made.signed(Kind.DECLARATION, declaration.run, declaration.encode())
+    assert read_answer(made.agent(0).answer(message)) == (Reply.DECLINED, b"table")
+    assert ("does not exist" if case == "no file" else "'bmi'") in caplog.text
+
+
+@pytest.mark.parametrize("case", sorted({**SPOILED, **EMPTY}.keys() - ABSENT))
 def test_a_site_without_its_table_takes_part_with_noise_alone(made, case, as_ever):
     """Nothing that leaves it says so."""
     {**SPOILED, **EMPTY}[case](made)
