@@ -24,7 +24,7 @@ from experiments.survival.coverage import noise
 from privfed.analytics.regression.estimates import Regression
 from privfed.analytics.regression.family import FAMILIES
 from privfed.analytics.regression.logistic import OutcomeCounts, logistic_regression
-from privfed.analytics.regression.release import score_sums, stated_regression
+from privfed.analytics.regression.release import estimated_regression, score_sums
 from privfed.analytics.regression.score_model import Newton, ScoreModel
 from privfed.analytics.regression.score_table import (
     Covariate,
@@ -32,7 +32,6 @@ from privfed.analytics.regression.score_table import (
     CovariateNumber,
     ScoreColumns,
 )
-from privfed.analytics.regression.scores import fitted
 from privfed.analytics.regression.table import CovariateLevels
 
 Reals = NDArray[np.float64]
@@ -123,7 +122,7 @@ class Scores:
     def regression(self, ignoring_noise: bool = False) -> Regression:
         std = 0.0 if ignoring_noise else self.std
         sums, _ = score_sums(self.state, self.newton, 1.0, std)
-        return stated_regression(self.family, self.columns, fitted(sums))
+        return estimated_regression(self.family, self.columns, sums)
 
 
 @dataclass(frozen=True)

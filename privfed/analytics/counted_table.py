@@ -149,13 +149,15 @@ class CountedTable(Part):
     holds_real_clients: ClassVar[bool] = True
     storage_keys: ClassVar[frozenset[str]] = frozenset({"site"})
 
-    one_round: ClassVar[bool] = True
-    """Whether a release takes a single round."""
-
     @property
     @abc.abstractmethod
     def questions(self) -> ClientVector:
         """The vector of each client."""
+
+    @property
+    def one_round(self) -> bool:
+        """Whether a release takes a single round."""
+        return True
 
     @property
     def of_run(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
@@ -18,15 +18,23 @@ from numpy.typing import NDArray
 
 from accounting import durable
 from accounting.documents import Encoded
-from accounting.guarantee import Guarantee, spent
+from accounting.errors import AccountingError
+from accounting.guarantee import Guarantee, guarantee
 from accounting.ledger import Ledger
 from privfed.analytics.counted_table import CountedTable
 from privfed.analytics.description_run import HasBudget, counting_run, keys_of_table
+from privfed.auditing.prior_runs import priors
 from privfed.config.config import Config
 from privfed.config.reading import as_written
 from privfed.core.errors import Refused, resume_command
 from privfed.core.text import dump
+from privfed.plan.composed_guarantees import (
+    ledger_guarantee,
+    planned_guarantee,
+    planned_others,
+)
 from privfed.plan.plan import Plan, refuse, solve_plan
+from privfed.plan.prior_spending import Priors, total
 from privfed.plan.rule import message_length
 from privfed.run.outcome import Observer
 from privfed.run.train import train
@@ -92,7 +100,21 @@ def make_release(
     Raises:
       Refused: if the release has no proof or cannot be made; nothing is written then.
     """
-    train(release_run(run_file, overrides, asking), out, observers)
+    config = release_run(run_file, overrides, asking)
+    earlier_runs(config)
+    train(config, out, observers)
+
+
+def earlier_runs(config: Config) -> Priors:
+    """Returns the earlier runs that a release's run file names.
+
+    Raises:
+      Refused: if they cannot be composed with the release.
+    """
+    source = config.source
+    assert isinstance(source, CountedTable)
+    named = config.privacy.model_copy(update={"prior": source.earlier})
+    return priors(replace(config, privacy=named))
 
 
 def write_run_file(run_file: Path, overrides: Iterable[str], asking: Request, path: Path) -> None:
@@ -141,9 +163,30 @@ class ReleasedSums:
 
     @property
     def guarantee(self) -> Guarantee:
-        """The guarantee of the run's charges."""
-        privacy = self.config.privacy
-        return spent(self.ledger, privacy.delta, privacy.accountant)
+        """The guarantee of this release, without earlier runs."""
+        rounds, accountant = self.config.run.rounds, self.config.privacy.accountant
+        planned = planned_guarantee(rounds, self.ledger, accountant)
+        return planned or ledger_guarantee(self.ledger, accountant)
+
+    @property
+    def other(self) -> Guarantee | None:
+        """The guarantee against the other party of distributed noise; None if there is none."""
+        return next(iter(planned_others(self.config.run.rounds, self.ledger)), None)
+
+    @property
+    def with_earlier(self) -> Guarantee | None:
+        """The guarantee with the earlier runs that the run file names; None without any.
+
+        None also if one of them cannot be read or composed any more.
+        """
+        try:
+            before = earlier_runs(self.config)
+        except (AccountingError, OSError, Refused):
+            return None
+        if not before.runs:
+            return None
+        together = total([before.planned, self.ledger.spending])
+        return guarantee(together, self.config.privacy.delta, self.config.privacy.accountant)
 
     @property
     def total(self) -> NDArray[np.float64]:
@@ -154,6 +197,8 @@ class ReleasedSums:
         """Returns the fields of a `SumsRelease` in the run directory `path`."""
         return {
             "guarantee": self.guarantee,
+            "other": self.other,
+            "with_earlier": self.with_earlier,
             "mechanism": self.config.names["mechanism"],
             "note": self.plan.simulation,
             "ledger_head": self.ledger.head().hex(),
@@ -168,7 +213,9 @@ class SumsRelease(Encoded):
     """A release whose estimates are post-processing of noised sums over clients, and its cost.
 
     Attributes:
-      guarantee: the guarantee of the release with the earlier runs that it counts.
+      guarantee: the guarantee of this release, without earlier runs.
+      other: the guarantee against the other party of distributed noise; None if there is none.
+      with_earlier: the guarantee with the earlier runs that the run file names; None without any.
       mechanism: the name of the mechanism.
       note: why epsilon is nominal; None for a real release.
       ledger_head: the head of the run's ledger.
@@ -180,6 +227,8 @@ class SumsRelease(Encoded):
     file: ClassVar[str]
     """The file of estimates in the run directory."""
     guarantee: Guarantee
+    other: Guarantee | None
+    with_earlier: Guarantee | None
     mechanism: str
     note: str | None
     ledger_head: str
@@ -213,7 +262,7 @@ def released_sums(
     if not isinstance(source, sources):
         raise Refused(f"{path} is not a run of `privfed {command}`; name a directory of such a run")
     tensors, about = unpack(directory.checkpoint.path)
-    _refuse_unfinished(path, about, config.run.rounds, len(ledger.charges))
+    _refuse_unfinished(path, about, source.of_run["rounds"], len(ledger.charges))
     if source.one_round and about["updates"] > 1:
         raise Refused(
             f"{path} was resumed for {about['updates']} rounds, so that it holds a model, but such "
@@ -243,7 +292,7 @@ def _refuse_unfinished(path: Path, about: Mapping[str, Any], rounds: int, charge
     if not charges:
         raise Refused(
             f"{path} was interrupted before anything was charged; resume it by "
-            f"{resume_command(path)}, then read the release again"
+            f"{resume_command(path)}, then read it again"
         )
     if rounds > 1 and about["round"] < rounds:
         raise Refused(

@@ -15,7 +15,7 @@ def regression(
     outcome: str = "",
     by: Sequence[str] = (),
     cuts: Mapping[str, Sequence[float]] | None = None,
-    occurred: Sequence[str | int | bool] = (1,),
+    occurred: Sequence[str | int | bool] = (),
     family: str = "logistic",
     exposure: str = "",
     rounds: int | None = None,
@@ -34,7 +34,8 @@ def regression(
       by: the columns of covariates. [data.categories] declares the values of levels, of which the
         first is the reference, and [data.features] the range of numbers.
       cuts: for covariates that are numbers: the ends of the bins [a, b), ascending, by column.
-      occurred: entries of `outcome` that state the outcome, if `family` is "logistic".
+      occurred: entries of `outcome` that state the outcome, if `family` is "logistic"; by default
+        the entry 1.
       family: "logistic" for outcomes that occurred or not, "linear" for numbers, "poisson" for
         counts.
       exposure: for counts: the column of exposures, such as a time at risk, whose range

@@ -8,7 +8,7 @@ published must not be claimed as covered now. A run that was counted must not ha
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,9 @@ from privfed.store.run_directory import RunDirectory
 def priors(config: Config) -> Priors:
     """Returns the runs that `privacy.prior` names, and the runs that those count as earlier.
 
+    The ledger of a training states its earlier runs. A release of statistics states them in its
+    configuration, since its ledger concerns that release alone.
+
     Args:
       config: the configuration of the new run.
 
@@ -44,7 +47,7 @@ def priors(config: Config) -> Priors:
     before: dict[tuple[str, str], Prior] = {}
     public: set[str] = set()
     culprits: dict[str, int] = {}
-    for name in dict.fromkeys(config.privacy.prior):
+    for name in dict.fromkeys(_with_earlier(config.privacy.prior)):
         directory, ledger = _ended_run(name)
         _refuse_incomposable(name, ledger.terms, config)
         rounds = directory.config.rounds()
@@ -67,6 +70,15 @@ def priors(config: Config) -> Priors:
         for origin in counted.lineage.runs:
             _refuse_uncounted_start(config, counted, origin)
     return counted
+
+
+def _with_earlier(names: Iterable[str]) -> Iterator[str]:
+    """Yields the runs `names`, each after the runs that its source states as earlier."""
+    for name in names:
+        directory = RunDirectory.open(Path(name))
+        source = directory.config.read().source if directory.config.path.exists() else None
+        yield from getattr(source, "earlier", ())
+        yield name
 
 
 def _ended_run(name: str) -> tuple[RunDirectory, Ledger]:

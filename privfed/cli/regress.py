@@ -90,7 +90,6 @@ def regress_command(run_files: tuple[Path, ...], **asked: Any) -> int:
     asked |= {
         "run_file": run_files[0],
         "cuts": _cuts(asked["cuts"]),
-        "occurred": asked["occurred"] or (1,),
     }
     return print_release(regression, RegressionRequest, "regression", asked)
 

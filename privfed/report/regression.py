@@ -14,14 +14,15 @@ from rich.text import Text
 from accounting.statement import epsilon_at
 from privfed.analytics.regression.estimates import CovariateEstimate, LevelEstimate, Regression
 from privfed.analytics.regression.family import FAMILIES
-from privfed.analytics.regression.pooled import PooledRegression
+from privfed.analytics.regression.pooled import Heterogeneity, PooledRegression
 from privfed.analytics.regression.release import RegressionRelease
-from privfed.core.text import ceiling, visible
+from privfed.core.text import visible
 from privfed.grid.pictures.figures import COLOURS
 from privfed.report.canvas import canvas
 from privfed.report.page.blocks import Chapter, Facts, Figures, Paragraph, Picture
 from privfed.report.page.drawing import as_svg, inline, without_warnings
 from privfed.report.tables import (
+    PARTIES,
     decimal,
     estimated_count,
     release_rows,
@@ -56,18 +57,28 @@ def pooled_tables(pooled: PooledRegression) -> Group:
         for each in covariate.levels
     ]
     for line, about in zip(lines, differences, strict=True):
-        line += ["", ""] if about is None else [str(about.sites), f"{100 * about.i_squared:.0f} %"]
-    alone, all_of_them = pooled.guarantee, pooled.together
+        line += ["", "", ""] if about is None else _difference(about)
+    alone, all_of_them, nominal = pooled.guarantee, pooled.together, bool(pooled.note)
+    together = epsilon_at(all_of_them.epsilon, all_of_them.delta, nominal)
     facts = {
         "estimate": "random effects" if pooled.random_effects else "common effect",
         **_intercept(regression),
         "clients": estimated_count(pooled.clients),
-        "ε": f"{epsilon_at(alone.epsilon, alone.delta, False)} for a client in one release",
-        "ε together": f"{ceiling(all_of_them.epsilon)} for a client in all {len(pooled.runs)}",
+        "ε": f"{epsilon_at(alone.epsilon, alone.delta, nominal)} for a client in one release",
+        "ε together": f"{together} for a client in all {len(pooled.runs)}",
+        **({"caveat": all_of_them.caveat} if all_of_them.caveat else {}),
         "unit": f"{alone.unit}, {alone.relation}",
+        **({"adversary": PARTIES[alone.against]} if alone.against in PARTIES else {}),
+        **({"note": pooled.note} if pooled.note else {}),
     }
-    head = ["covariate", *_estimated(regression), "sites", "I²"]
+    head = ["covariate", *_estimated(regression), "sites", "I²", "p of Q"]
     return Group(_table(head, lines), "", rows(facts))
+
+
+def _difference(about: Heterogeneity) -> list[str]:
+    """Returns the cells on how much sites differ."""
+    shown = "—" if about.p_value is None else f"{100 * about.i_squared:.0f} %"
+    return [str(about.sites), shown, _p_value(about.p_value)]
 
 
 def _head(release: RegressionRelease) -> list[str]:
@@ -150,11 +161,13 @@ def _p_value(value: float | None) -> str:
 def _facts(release: RegressionRelease) -> dict[str, str]:
     """Returns the joint tests and counts, by label."""
     regression, facts = release.regression, {}
+    if regression.reason:
+        facts["no estimate"] = regression.reason
     for each in regression.covariates:
-        if len(each.levels) == 1 and each.statistic is not None:
+        if regression.reason or (len(each.levels) == 1 and each.statistic is not None):
             continue  # the test of a number is that of its coefficient
         facts[f"test of {visible(each.covariate)}"] = (
-            "no estimate: the sums are too close to their noise"
+            "no estimate: the counts are too close to their noise"
             if each.statistic is None
             else f"chi-squared {each.statistic:.3g}, {each.degrees} df, p = {each.p_value:.2g}"
         )
@@ -163,13 +176,15 @@ def _facts(release: RegressionRelease) -> dict[str, str]:
         spread = "dispersion" if regression.ratio else "residual variance"
         facts[spread] = _plain(regression.dispersion)
     exposure = f", per {visible(release.exposure)}" if release.exposure else ""
+    if regression.warning:
+        facts["warning"] = regression.warning
     return facts | {
         **_intercept(regression),
         "outcome": f"{visible(release.outcome)}{f' = {occurred}' if occurred else exposure}",
         "clients": f"{estimated_count(release.clients)}; {estimated_count(release.unusable)} "
         "without a usable entry",
         "noise": f"standard deviation {release.noise:.3g} on each "
-        f"{'cell' if release.counts else 'sum of a round'}; intervals contain it",
+        f"{'cell' if release.counts else 'scaled sum of a round'}; intervals contain it",
     }
 
 

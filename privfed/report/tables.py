@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # lists of runs need no accountants
 
 LONGER_THAN_CLIPPED = 1.0005
 """An increase of norms by rounding is reported if its factor exceeds this."""
-_PARTIES = {
+PARTIES = {
     "server": "a server that knows the cohort; only the noise of honest survivors counts",
     "readers": "readers of the released aggregates, who do not see the messages",
     "sites": "the server, readers and colluding sites; only the noise of other sites counts",
@@ -63,10 +63,19 @@ def head_line(head: str, charges: int) -> str:
 
 def release_rows(release: SumsRelease) -> dict[str, str]:
     """Returns rows on the cost of a release of counts; a report page states them elsewhere."""
-    bound = release.guarantee
+    bound, earlier = release.guarantee, release.with_earlier
+    nominal = bool(release.note)
+    together = (
+        {}
+        if earlier is None
+        else {"with earlier": epsilon_at(earlier.epsilon, earlier.delta, nominal)}
+    )
     return {
-        "ε": epsilon_at(bound.epsilon, bound.delta, bool(release.note)),
+        "ε": epsilon_at(bound.epsilon, bound.delta, nominal),
+        **({"caveat": bound.caveat} if bound.caveat else {}),
+        **together,
         "unit": f"{bound.unit}, {bound.relation}, by {release.mechanism} noise",
+        **party_rows(bound.against, release.other),
         "ledger head": head_line(release.ledger_head, release.charges),
         "release": f"{release.run}/{release.file}",
         **({"note": release.note} if release.note else {}),
@@ -141,8 +150,8 @@ def two_sided(against: str, other: Guarantee) -> dict[str, str]:
     why = f": {other.missing}" if other.missing else ""
     why += f"; {other.delta_warning}" if other.delta_warning else ""
     return {
-        "adversary": _PARTIES[against],
-        "second adversary": f"{bound} against {_PARTIES[OTHER_PARTY[against]]}{why}",
+        "adversary": PARTIES[against],
+        "second adversary": f"{bound} against {PARTIES[OTHER_PARTY[against]]}{why}",
     }
 
 

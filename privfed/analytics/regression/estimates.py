@@ -97,6 +97,8 @@ class Regression(Encoded):
       covariates: estimates for each covariate.
       dispersion: variance of residuals, if linear; variance of counts divided by their mean, if
         poisson; None if logistic.
+      reason: why there are no estimates; empty if there are, or if the table of counts shows it.
+      warning: a reason for which estimates may be biased; empty if none is known.
     """
 
     family: str
@@ -105,6 +107,8 @@ class Regression(Encoded):
     intercept_error: float | None
     covariates: tuple[CovariateEstimate, ...]
     dispersion: float | None = None
+    reason: str = ""
+    warning: str = ""
 
 
 def covariate_estimate(

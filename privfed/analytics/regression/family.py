@@ -55,16 +55,16 @@ class Family(Protocol):
       ratio: name of the exponential of a coefficient; "" if it has no meaning.
       named: whether outcomes are entries that occurred or not, rather than numbers.
       linear: whether mu = x b, outcomes are scaled to [-1, 1], and one round at b = 0 suffices.
+      limit: largest linear predictor that is not limited.
       burn_in: number of first rounds, after which coefficients are near enough to the estimate.
-      farthest: largest noise in linear predictors of a round with which there are estimates.
     """
 
     label: ClassVar[str]
     ratio: ClassVar[str]
     named: ClassVar[bool]
     linear: ClassVar[bool]
+    limit: ClassVar[float]
     burn_in: ClassVar[int]
-    farthest: ClassVar[float]
 
     def amplitudes(self, squared_norm: float, most: float) -> Amplitudes:
         """Returns the factors with which a client's vector has norm at most 1.
@@ -85,6 +85,12 @@ class Family(Protocol):
           information: sum of w at coefficients 0.
         """
 
+    def totals(self, score: float, information: float) -> tuple[float, ...]:
+        """Returns totals that must be visible: events and non-events, or the sum of counts.
+
+        The arguments are those of `first`.
+        """
+
     def constant(self, most: float) -> float:
         """Returns the part of the linear predictor that is not a coefficient."""
 
@@ -96,8 +102,8 @@ class LinearFamily:
     ratio: ClassVar[str] = ""
     named: ClassVar[bool] = False
     linear: ClassVar[bool] = True
+    limit: ClassVar[float] = math.inf
     burn_in: ClassVar[int] = 0
-    farthest: ClassVar[float] = math.inf
 
     def amplitudes(self, squared_norm: float, most: float) -> Amplitudes:
         norm = math.sqrt(squared_norm)
@@ -110,6 +116,9 @@ class LinearFamily:
     def first(self, score: float, information: float) -> float:
         return 0.0
 
+    def totals(self, score: float, information: float) -> tuple[float, ...]:
+        return ()
+
     def constant(self, most: float) -> float:
         return 0.0
 
@@ -121,8 +130,8 @@ class LogisticFamily:
     ratio: ClassVar[str] = "odds ratio"
     named: ClassVar[bool] = True
     linear: ClassVar[bool] = False
-    burn_in: ClassVar[int] = 2
-    farthest: ClassVar[float] = 0.6
+    limit: ClassVar[float] = math.inf
+    burn_in: ClassVar[int] = 4
 
     def amplitudes(self, squared_norm: float, most: float) -> Amplitudes:
         score = math.sqrt((1.0 - _USABLE) / squared_norm)
@@ -135,6 +144,9 @@ class LogisticFamily:
     def first(self, score: float, information: float) -> float:
         share = min(max(0.5 + score / (4.0 * max(information, 1e-9)), 0.02), 0.98)
         return math.log(share / (1.0 - share))
+
+    def totals(self, score: float, information: float) -> tuple[float, ...]:
+        return 2.0 * information + score, 2.0 * information - score
 
     def constant(self, most: float) -> float:
         return 0.0
@@ -150,8 +162,8 @@ class PoissonFamily:
     ratio: ClassVar[str] = "rate ratio"
     named: ClassVar[bool] = False
     linear: ClassVar[bool] = False
-    burn_in: ClassVar[int] = 3
-    farthest: ClassVar[float] = 0.2
+    limit: ClassVar[float] = math.log(4.0)
+    burn_in: ClassVar[int] = 4
 
     def amplitudes(self, squared_norm: float, most: float) -> Amplitudes:
         return Amplitudes(
@@ -168,6 +180,9 @@ class PoissonFamily:
 
     def first(self, score: float, information: float) -> float:
         return min(max(math.log(max(1.0 + score / max(information, 1e-9), 0.05)), -3.0), 3.0)
+
+    def totals(self, score: float, information: float) -> tuple[float, ...]:
+        return (information + score,)
 
     def constant(self, most: float) -> float:
         return math.log(most / 8.0)

@@ -20,7 +20,6 @@ in all of them has that of their composition.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,8 +28,6 @@ import numpy as np
 from scipy.stats import chi2, norm, t
 
 from accounting.documents import Encoded
-from accounting.errors import Unaccountable
-from accounting.events import Event
 from accounting.guarantee import Guarantee, guarantee
 from accounting.ledger import Ledger
 from privfed.analytics.regression.estimates import (
@@ -41,7 +38,8 @@ from privfed.analytics.regression.estimates import (
 )
 from privfed.analytics.regression.release import RegressionRelease, regression_of
 from privfed.analytics.tree import Reals
-from privfed.core.errors import Refused, public_text
+from privfed.core.errors import Refused
+from privfed.plan.prior_spending import total
 from privfed.store.run_directory import RunDirectory
 
 
@@ -75,6 +73,7 @@ class PooledRegression(Encoded):
       heterogeneity: how much sites differ, by covariate and level ("" for a number).
       guarantee: the largest guarantee of a release, for clients with rows in one of them.
       together: the guarantee of all releases, for clients with rows in all of them.
+      note: why epsilon is nominal; None if every release is real.
     """
 
     runs: tuple[str, ...]
@@ -85,6 +84,7 @@ class PooledRegression(Encoded):
     heterogeneity: dict[str, dict[str, Heterogeneity]]
     guarantee: Guarantee
     together: Guarantee
+    note: str | None = None
 
 
 def pooled_regression(paths: Sequence[Path], random_effects: bool = False) -> PooledRegression:
@@ -93,11 +93,11 @@ def pooled_regression(paths: Sequence[Path], random_effects: bool = False) -> Po
     No data are read.
 
     Raises:
-      Refused: if a run is not one of `privfed regress`, if runs estimate different coefficients, or
-        if a run is given twice.
+      Refused: if a run is not one of `privfed regress`, if runs estimate different coefficients or
+        count the same population, or if they have no common guarantee.
     """
     releases = [regression_of(path) for path in paths]
-    _refuse_others(releases, paths)
+    _refuse_others(paths)
     (first, *_) = releases
     covariates, differences = [], dict[str, dict[str, Heterogeneity]]()
     for place, covariate in enumerate(first.regression.covariates):
@@ -123,50 +123,62 @@ def pooled_regression(paths: Sequence[Path], random_effects: bool = False) -> Po
         sum(each.clients for each in releases),
         regression,
         differences,
-        *_guarantees(paths, max(each.guarantee.delta for each in releases)),
+        *_guarantees(releases, paths),
+        note=next((each.note for each in releases if each.note), None),
     )
 
 
-def _refuse_others(releases: Sequence[RegressionRelease], paths: Sequence[Path]) -> None:
-    """Raises `Refused` unless the releases estimate the same coefficients, each in another run."""
-    (first, *others), seen = releases, dict[str, Path]()
-    for release, path in zip(releases, paths, strict=True):
-        if release.ledger_head in seen:
-            same = seen[release.ledger_head]
+def _refuse_others(paths: Sequence[Path]) -> None:
+    """Raises `Refused` unless the runs estimate the same coefficients, each of other clients."""
+    runs, populations = dict[str, Path](), dict[str, Path]()
+    asked = None
+    for path in paths:
+        directory = RunDirectory.open(path)
+        config, opening = directory.config.read(), Ledger.load(directory.ledger).trail()[1].hash
+        if (same := runs.setdefault(opening, path)) is not path:
             raise Refused(f"{path} and {same} are one release; name the run of each site once")
-        seen[release.ledger_head] = path
-    for release, path in zip(others, paths[1:], strict=True):
-        if _coefficients(release) != _coefficients(first):
+        name = config.data.population
+        if (same := populations.setdefault(name, path)) is not path:
             raise Refused(
-                f"{path} estimates other coefficients than {paths[0]}; make both releases with the "
-                "same outcome, family, covariates, levels and exposure"
+                f"{path} and {same} are releases over one population, {name!r}, so that clients "
+                "would count twice; name releases over different populations"
+            )
+        keys = {key: getattr(config.source, key, None) for key in _SAME}
+        if keys != (asked := asked or keys):
+            key = next(key for key in _SAME if keys[key] != asked[key])
+            raise Refused(
+                f"{path} estimates other coefficients than {paths[0]}: its {key} is {keys[key]!r}, "
+                f"not {asked[key]!r}; make both releases with the same columns, levels and ranges"
             )
 
 
-def _coefficients(release: RegressionRelease) -> tuple[object, ...]:
-    """Returns what a release estimates."""
-    levels = (
-        (each.covariate, tuple(level.level for level in each.levels))
-        for each in release.regression.covariates
-    )
-    return release.outcome, release.occurred, release.regression.family, release.exposure, *levels
+_SAME = (
+    *("outcome", "occurred", "covariates", "levels", "cuts"),
+    *("family", "bounds", "outcome_bounds", "exposure", "exposure_bounds"),
+)
+"""The keys of a release that determine its coefficients."""
 
 
-def _guarantees(paths: Sequence[Path], delta: float) -> tuple[Guarantee, Guarantee]:
-    """Returns the largest guarantee of a run, and that of their composition.
+def _guarantees(
+    releases: Sequence[RegressionRelease], paths: Sequence[Path]
+) -> tuple[Guarantee, Guarantee]:
+    """Returns the largest guarantee of a release, and that of the composition of all.
 
     Raises:
-      Refused: if no single epsilon covers all runs.
+      Refused: if no single epsilon covers all releases.
     """
-    spent = [Ledger.load(RunDirectory.open(path).ledger).spending for path in paths]
-    together: Counter[Event] = Counter()
-    for spending in spent:
-        together.update(spending)
-    try:
-        each = [guarantee(spending, delta) for spending in spent]
-        return max(each, key=lambda bound: bound.epsilon), guarantee(together, delta)
-    except Unaccountable as error:
-        raise Refused(f"the releases have no common guarantee: {public_text(error)}") from None
+    bounds = [release.guarantee for release in releases]
+    largest = max(bounds, key=lambda bound: bound.epsilon)
+    kinds = {(each.delta, each.against, each.unit, each.relation) for each in bounds}
+    if len(kinds) > 1:
+        raise Refused(
+            "the releases have no common guarantee: they differ in delta, adversary, unit or "
+            "adjacency relation; make them by the same mechanism, sampler and delta"
+        )
+    spent = total(Ledger.load(RunDirectory.open(path).ledger).spending for path in paths)
+    caveat = next((each.caveat for each in bounds if each.caveat), "")
+    together = guarantee(spent, largest.delta)
+    return largest, replace(together, against=largest.against, caveat=caveat)
 
 
 def _covariate(
@@ -189,7 +201,9 @@ def _covariate(
         levels.append(_stated(level.level, coefficient, error, tail, bool(regression.ratio)))
     alone = levels[-1] if len(levels) <= 1 + several else None
     p_value = alone.p_value if alone else None
-    statistic = None if p_value is None else float(chi2.isf(p_value, 1))
+    statistic = None
+    if alone is not None and alone.coefficient is not None and alone.standard_error:
+        statistic = (alone.coefficient / alone.standard_error) ** 2
     return CovariateEstimate(covariate.covariate, tuple(levels), statistic, 1, p_value), differences
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from privfed.analytics.regression.estimates import (
     Regression,
     covariate_estimate,
 )
-from privfed.analytics.regression.family import FAMILIES
+from privfed.analytics.regression.family import FAMILIES, Family
 from privfed.analytics.regression.logistic import OutcomeCounts, logistic_regression
 from privfed.analytics.regression.score_model import Newton, information
 from privfed.analytics.regression.score_table import (
@@ -25,7 +25,7 @@ from privfed.analytics.regression.score_table import (
     ScoreColumns,
     ScoreTable,
 )
-from privfed.analytics.regression.scores import Fitted, ScoreSums, fitted
+from privfed.analytics.regression.scores import Fitted, NoEstimate, ScoreSums, fitted
 from privfed.analytics.regression.table import RegressionTable
 from privfed.analytics.release import ReleasedSums, SumsRelease, released_sums
 from privfed.analytics.tree import Reals
@@ -41,7 +41,7 @@ class RegressionRequest:
       by: the columns of covariates. [data.categories] declares levels, `cuts` bins, and
         [data.features] the range of numbers.
       cuts: ends of the bins [a, b) of covariates that are cut numbers, ascending.
-      occurred: the entries of `outcome` that state the outcome, if it is logistic.
+      occurred: the entries of `outcome` that state the outcome, if it is logistic; empty: 1.
       family: the family of outcomes.
       exposure: the column of exposures of counts, whose range [data.features] declares; "" for
         none.
@@ -53,7 +53,7 @@ class RegressionRequest:
     outcome: str
     by: tuple[str, ...]
     cuts: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    occurred: tuple[str | int | bool, ...] = (1,)
+    occurred: tuple[str | int | bool, ...] = ()
     family: str = "logistic"
     exposure: str = ""
     rounds: int | None = None
@@ -67,19 +67,32 @@ class RegressionRequest:
         """
         if not self.outcome or not self.by:
             raise Refused("outcome and by are both needed; name a column, and a list of covariates")
+        if repeated := {column for column in self.by if self.by.count(column) > 1}:
+            raise Refused(f"--by names {min(repeated)!r} twice; name each covariate once")
         for column in self.cuts:
             if column not in self.by:
                 raise Refused(f"--cut names {column!r}, which is no covariate; add --by {column}")
         if self.family not in FAMILIES:
             raise Refused(f"--family is {self.family!r}; expected one of {', '.join(FAMILIES)}")
         ranges, family = declared_ranges(data), FAMILIES[self.family]
+        if self.occurred and not family.named:
+            raise Refused(
+                f"--occurred is {self.occurred[0]!r}, but --family is {self.family!r}, whose "
+                "outcomes are numbers; leave it out"
+            )
+        if family.named and not self.occurred and self.outcome in ranges:
+            raise Refused(
+                f"--outcome is {self.outcome!r}, whose range [data.features] declares, but "
+                f"--family is {self.family!r}; pass --family linear for numbers or poisson for "
+                "counts, or --occurred for the entries that state the outcome"
+            )
         levels = by_column(data, "categories")
         numbers = [
             column for column in self.by if column not in {*self.cuts, *levels} and column in ranges
         ]
         keys = {
             "outcome": self.outcome,
-            "occurred": [*self.occurred],
+            "occurred": [*(self.occurred or (1,))],
             "covariates": [*self.by],
             "cuts": {column: [*edges] for column, edges in self.cuts.items()},
             "levels": {
@@ -88,12 +101,8 @@ class RegressionRequest:
                 if column not in {*self.cuts, *numbers}
             },
         }
+        self._refuse_rounds(family, bool(numbers))
         if family.named and not numbers:
-            if self.exposure or self.rounds is not None:
-                raise Refused(
-                    "--rounds and --exposure concern regressions on numbers or of counts, but this "
-                    "one takes one round and no exposure; leave them out"
-                )
             return {"source": "regression_table", **keys}
         outcome = None if family.named else _range(ranges, self.outcome, "--outcome")
         exposed = _range(ranges, self.exposure, "--exposure") if self.exposure else None
@@ -107,6 +116,20 @@ class RegressionRequest:
             "exposure_bounds": exposed,
             "updates": self.rounds,
         }
+
+    def _refuse_rounds(self, family: Family, numbers: bool) -> None:
+        """Raises `Refused` for options that this regression does not have."""
+        one_round = family.linear or (family.named and not numbers)
+        if self.rounds is not None and (one_round or self.rounds <= family.burn_in):
+            wanted = "takes one round; leave it out"
+            if not one_round:
+                wanted = f"takes at least {family.burn_in + 1} rounds"
+            raise Refused(f"--rounds is {self.rounds}, but this regression {wanted}")
+        if self.exposure and family.ratio != "rate ratio":
+            raise Refused(
+                f"--exposure is {self.exposure!r}, but --family is {self.family!r}, which has no "
+                "exposures; leave it out, or pass --family poisson"
+            )
 
 
 _OTHERWISE = ", or its range {0} = [low, high] in [data.features], or --cut {0}=a,b,…"
@@ -199,7 +222,7 @@ def _from_scores(released: ReleasedSums, source: ScoreTable, path: Path) -> Regr
         exposure=columns.exposure,
         clients=sums.clients,
         unusable=unusable,
-        regression=stated_regression(source.family, columns, fitted(sums)),
+        regression=estimated_regression(source.family, columns, sums),
     )
 
 
@@ -237,14 +260,25 @@ def score_sums(
         information_std=noise / by.information * math.sqrt(0.5),
         rounds=rounds,
         family=FAMILIES[newton.family],
+        first=(float(state["first"][0]) * scale, float(state["first"][1]) * scale),
+        change=state["change"] if newton.burn_in else None,
     )
     return sums, unusable
+
+
+def estimated_regression(family: str, columns: ScoreColumns, sums: ScoreSums) -> Regression:
+    """Returns the estimates from `sums`, or without any, the reason."""
+    try:
+        return stated_regression(family, columns, fitted(sums))
+    except NoEstimate as reason:
+        return replace(stated_regression(family, columns, None), reason=str(reason))
 
 
 def stated_regression(family: str, columns: ScoreColumns, estimates: Fitted | None) -> Regression:
     """Returns the estimates for levels and numbers in their own units."""
     of, covariates = FAMILIES[family], list[CovariateEstimate]()
     low, high = columns.bounds
+    largest = float(estimates.coefficients[0]) if estimates else 0.0
     unit = (high - low) / 2.0 if of.linear else 1.0
     constant = of.constant(columns.most) - math.log(columns.exposures[1])
     origin, place = np.eye(1, columns.coefficients)[0], 1
@@ -260,6 +294,8 @@ def stated_regression(family: str, columns: ScoreColumns, estimates: Fitted | No
             corners, levels = covariate.corners, covariate.levels.levels
             contrasts = corners[1:] - corners[:1]
             origin[some] = corners[0]
+        if estimates is not None:
+            largest += covariate.largest(estimates.coefficients[some])
         effects = _contrasted(estimates, some, contrasts * unit)
         first = 1 if len(levels) > 1 else 0
         covariates.append(
@@ -277,7 +313,15 @@ def stated_regression(family: str, columns: ScoreColumns, estimates: Fitted | No
     intercept = unit * float(origin @ estimates.coefficients) + shift
     error = unit * math.sqrt(float(origin @ estimates.covariance @ origin))
     dispersion = None if of.named else unit**2 * estimates.dispersion
-    return Regression(family, of.ratio, intercept, error, tuple(covariates), dispersion)
+    warning = ""
+    if largest > of.limit:
+        warning = (
+            f"expected counts reach {columns.most / 8.0 * math.exp(largest):.3g} at the ends of "
+            f"all ranges, but are limited to {columns.most / 2.0:g}: if there are such clients, "
+            f"estimates are biased; declare a wider range of {columns.outcome}"
+        )
+    facts = (tuple(covariates), dispersion, "", warning)
+    return Regression(family, of.ratio, intercept, error, *facts)
 
 
 def _contrasted(

@@ -26,7 +26,7 @@ from privfed.core.parts import Part
 from privfed.server.optimizer import State, WithRate
 
 FamilyName = Literal["logistic", "linear", "poisson"]
-_STEP, _LARGEST, _LEAST = 1.0, 10.0, 0.02
+_STEP, _LARGEST, _LEAST = 2.0, 20.0, 0.02
 """Largest change of a coefficient in a step, largest coefficient, and least eigenvalue of the
 information relative to its largest one."""
 
@@ -117,8 +117,8 @@ class Newton(_Scored, WithRate):
 
     The next model has the estimate in place of the coefficients, and zeros elsewhere. The state
     holds sums over the averaged rounds: `score` `[k]`, `others` `[length - k]`, `coefficients`
-    `[k]`, and their number `rounds`; and the sum `all_others` over the second and later rounds, of
-    `all_rounds` in all.
+    `[k]`, and their number `rounds`; the sum `all_others` over the second and later rounds, of
+    `all_rounds` in all; and score and information of the intercept in the `first` round.
     """
 
     burn_in: int = Field(0, ge=0)
@@ -132,6 +132,8 @@ class Newton(_Scored, WithRate):
             "rounds": 1,
             "all_others": self.length - self.coefficients,
             "all_rounds": 1,
+            "first": 2,
+            "change": self.coefficients,
         }
         return {
             name: params.new_zeros(length, dtype=torch.float64) for name, length in lengths.items()
@@ -143,9 +145,9 @@ class Newton(_Scored, WithRate):
         done = {**state, "all_rounds": state["all_rounds"] + 1}
         if self.burn_in and number == 0:
             by = self.amplitudes
-            sums = float(score[0]) / by.score, float(others[0]) / by.information
+            done["first"] = torch.stack([score[0] / by.score, others[0] / by.information])
             intercept = b.new_zeros(k)
-            intercept[0] = FAMILIES[self.family].first(*sums)
+            intercept[0] = FAMILIES[self.family].first(*done["first"].tolist())
             return self._model(params, b + intercept), done
         done["all_others"] = state["all_others"] + others
         if number < self.burn_in:
@@ -157,8 +159,9 @@ class Newton(_Scored, WithRate):
             "rounds": state["rounds"] + 1,
         }
         m = done["rounds"]
-        change = self._step(done["score"] / m, done["others"] / m)
-        return self._model(params, done["coefficients"] / m + change), done
+        moved = done["coefficients"] / m + self._step(done["score"] / m, done["others"] / m)
+        done["change"] = moved - b
+        return self._model(params, moved), done
 
     def _step(self, score: Tensor, others: Tensor) -> Tensor:
         """Returns a step of Newton's method, of bounded length also where noise hides the sums."""

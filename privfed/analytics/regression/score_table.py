@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ from privfed.data.sources.declared_table import Bounds
 from privfed.data.tables.cells import Words
 from privfed.data.tables.delimited import Dialect
 
+_WIDEST = 1e12
 _AVERAGED = 4
 """Default number of rounds that are averaged, of families that take several."""
 
@@ -50,9 +51,13 @@ class CovariateNumber:
         """The number of coefficients."""
         return 1
 
+    def largest(self, coefficients: Reals) -> float:
+        """Returns the largest contribution to a linear predictor, within the range."""
+        return float(np.abs(coefficients).sum())
+
     def design(self, words: Words, dialect: Dialect) -> Reals:
         """Returns the columns of the design, `[N, 1]`; NaN for entries that are no numbers."""
-        clipped = np.clip(numbers_in(words, dialect), self.low, self.high)
+        clipped = np.clip(_finite(words, dialect), self.low, self.high)
         return np.asarray(((clipped - self.low) / (self.high - self.low) * 2.0 - 1.0)[:, None])
 
 
@@ -72,6 +77,10 @@ class CovariateCorners:
         """The number of coefficients."""
         return len(self.levels.levels) - 1
 
+    def largest(self, coefficients: Reals) -> float:
+        """Returns the largest contribution to a linear predictor, of any level."""
+        return float((self.corners @ coefficients).max())
+
     @property
     def corners(self) -> Reals:
         """The corner of each level, shape `[levels, levels - 1]`, all of norm 1."""
@@ -85,6 +94,12 @@ class CovariateCorners:
 
 
 Covariate = CovariateNumber | CovariateCorners
+
+
+def _finite(words: Words, dialect: Dialect) -> Reals:
+    """Returns the number of each entry, NaN for other entries and infinite numbers, `[N]`."""
+    numbers = numbers_in(words, dialect)
+    return np.where(np.isfinite(numbers), numbers, np.nan)
 
 
 @dataclass(frozen=True)
@@ -145,7 +160,7 @@ class ScoreColumns:
     ) -> NDArray[Any]:
         """Returns the model's inputs; see `privfed.analytics.counted_table.ClientVector`.
 
-        A row is unusable if an entry is empty, no number, or of no level.
+        A row is unusable if an entry is empty, no finite number, or of no level.
         """
         parts = [each.design(columns[each.name], dialect) for each in self.covariates]
         y, offset = self._outcomes(columns, dialect), self._offsets(columns, dialect)
@@ -163,14 +178,14 @@ class ScoreColumns:
             occurred, known = occurrences(words, self.occurred, dialect)
             return np.where(known, occurred.astype(np.float64), np.nan)
         low, high = self.bounds
-        clipped = np.clip(numbers_in(words, dialect), low, high)
+        clipped = np.clip(_finite(words, dialect), low, high)
         return (clipped - low) / (high - low) * 2.0 - 1.0 if self.family.linear else clipped
 
     def _offsets(self, columns: Mapping[str, Words], dialect: Dialect) -> Reals:
         """Returns the logarithm of each row's exposure, relative to the largest, `[N]`."""
         if not self.exposure:
             return np.zeros(len(columns[self.outcome].codes))
-        numbers = numbers_in(columns[self.exposure], dialect)
+        numbers = _finite(columns[self.exposure], dialect)
         clipped = np.clip(np.where(numbers > 0.0, numbers, np.nan), *self.exposures)
         return np.log(clipped / self.exposures[1])
 
@@ -193,7 +208,6 @@ class ScoreTable(RegressionColumns):
     """Range of exposures."""
     updates: int | None = Field(None, ge=1, le=1000)
     """Number of rounds; None: four after the family's first ones, or one if linear."""
-    one_round: ClassVar[bool] = False
 
     @property
     def declared(self) -> list[str]:
@@ -257,6 +271,10 @@ class ScoreTable(RegressionColumns):
             self.exposure,
             _pair(self.exposure_bounds, (1.0, 1.0)),
         )
+
+    @property
+    def one_round(self) -> bool:
+        return FAMILIES[self.family].linear
 
     @property
     def of_run(self) -> dict[str, Any]:

@@ -17,9 +17,14 @@ linear, or by the sum of means if poisson (quasi-likelihood, Wedderburn 1974). S
 corrected for the noise in them. Noise in A biases t by q^2 A^-1 (A^-1 + tr(A^-1) I) g to second
 order, which is subtracted.
 
-There is no estimate if noise dominates: if the noise in A exceeds `_NOISIEST` of A (Frobenius norm,
-relative to A), or if the noise of a single round moves linear predictors by more than the family's
-`farthest` (root mean square), so that rounds are released too far from the estimate.
+There is no estimate (`NoEstimate`) if
+
+- the least eigenvalue of A is below 2 q sqrt(k), which the noise in A alone reaches;
+- a total that the family names (events and non-events, or the sum of counts) is below
+  `_VISIBLE` standard deviations of its noise;
+- rounds did not converge: the last step exceeds `_FARTHEST` (root mean square of the change of
+  linear predictors), or the coefficients of the last round still moved by more than `_MOVED` and
+  1.5 standard deviations of their noise, as they do if a covariate separates the outcomes.
 """
 
 from __future__ import annotations
@@ -32,7 +37,13 @@ import numpy as np
 from privfed.analytics.regression.family import Family
 from privfed.analytics.tree import Reals
 
-_NOISIEST = 0.6
+_VISIBLE = 3.0
+_FARTHEST = 0.3
+_MOVED = 0.07
+
+
+class NoEstimate(ValueError):
+    """There is no estimate; the message says why."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +60,8 @@ class ScoreSums:
       information_std: that on an off-diagonal entry of the information of one round.
       rounds: number of averaged rounds m.
       family: the family of outcomes.
+      first: score and information of the intercept in the first round, if there are several.
+      change: change of coefficients in the last round, shape `[k]`; None if there is one round.
     """
 
     coefficients: Reals
@@ -60,6 +73,8 @@ class ScoreSums:
     information_std: float
     rounds: int
     family: Family
+    first: tuple[float, float] = (0.0, 0.0)
+    change: Reals | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,33 +86,53 @@ class Fitted:
     dispersion: float
 
 
-def fitted(sums: ScoreSums) -> Fitted | None:
-    """Returns the estimates from `sums`; None if they are too close to their noise."""
+def fitted(sums: ScoreSums) -> Fitted:
+    """Returns the estimates from `sums`. Raises `NoEstimate` if there are none."""
     k, a = len(sums.score), sums.information
-    if not (np.linalg.eigvalsh(a) > 0.0).all():
-        return None
+    of_matrix = sums.information_std / math.sqrt(sums.rounds)
+    _refuse_few(sums)
+    if float(np.linalg.eigvalsh(a).min()) <= max(2.0 * of_matrix * math.sqrt(k), 1e-9):
+        raise NoEstimate(
+            "the information on the covariates is within its noise: use more clients, fewer "
+            "covariates, narrower ranges, and no level without clients"
+        )
     inverse: Reals = np.linalg.inv(a).astype(np.float64)
-    trace = float(np.trace(inverse))
-    squared = sums.information_std**2 / sums.rounds
-    if math.sqrt(squared * (trace**2 + float((inverse**2).sum()))) > _NOISIEST:
-        return None
-    one_round = sums.score_std * math.sqrt(trace / a[0, 0])
-    if one_round > sums.family.farthest:
-        return None
+    trace, squared = float(np.trace(inverse)), of_matrix**2
     first: Reals = np.asarray(inverse @ sums.score)
+    _refuse_diverged(sums, first, inverse)
     bias = squared * inverse @ (inverse @ first + trace * first)
     step: Reals = np.asarray(first - bias)
     noise = (sums.score_std**2 / sums.rounds + squared * float(step @ step)) * np.eye(k)
     noise += squared * np.outer(step, step)
     dispersion = _dispersion(sums, step, inverse, noise)
-    if dispersion is None:
-        return None
     covariance = dispersion * inverse + inverse @ noise @ inverse
     return Fitted(sums.coefficients + step, covariance, dispersion)
 
 
-def _dispersion(sums: ScoreSums, step: Reals, inverse: Reals, noise: Reals) -> float | None:
-    """Returns the dispersion f; None if it is not positive.
+def _refuse_few(sums: ScoreSums) -> None:
+    """Raises `NoEstimate` if a total of outcomes is not visible through the noise."""
+    std = math.hypot(sums.score_std, math.sqrt(8.0) * sums.information_std)
+    if any(total <= _VISIBLE * std for total in sums.family.totals(*sums.first)):
+        raise NoEstimate(
+            "too few outcomes are visible through the noise: check which entries state the outcome"
+        )
+
+
+def _refuse_diverged(sums: ScoreSums, step: Reals, inverse: Reals) -> None:
+    """Raises `NoEstimate` if rounds did not converge."""
+    if sums.change is None:
+        return
+    noise = sums.score_std / sums.rounds * np.sqrt((inverse**2).sum(1))
+    far = math.sqrt(max(float(step @ sums.information @ step) / sums.information[0, 0], 0.0))
+    if far > _FARTHEST or (np.abs(sums.change) > _MOVED + 1.5 * noise).any():
+        raise NoEstimate(
+            "the rounds did not converge: a covariate separates the outcomes, or ranges are too "
+            "wide, or there is too much noise"
+        )
+
+
+def _dispersion(sums: ScoreSums, step: Reals, inverse: Reals, noise: Reals) -> float:
+    """Returns the dispersion f. Raises `NoEstimate` if it is not positive.
 
     The noise of U and A lowers the sum of squared residuals by tr(A^-1 `noise`) on average.
     """
@@ -108,4 +143,6 @@ def _dispersion(sums: ScoreSums, step: Reals, inverse: Reals, noise: Reals) -> f
         quadratic = 2.0 * float(step @ sums.score) - float(step @ sums.information @ step)
         residual = sums.squares - quadratic + float((inverse * noise).sum())
         value = residual / (sums.clients - len(step))
-    return value if value > 0.0 else None
+    if value <= 0.0:
+        raise NoEstimate("the squared residuals are within their noise: use more clients")
+    return value

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +30,8 @@ def sites(tmp_path_factory):
     for site in range(3):
         folder = tmp_path_factory.mktemp(f"site{site}")
         path = run_file(folder, FEATURES)
-        answer = run("regress", path, *ASKED, "--epsilon", "8", "--out", folder / "out")
+        words = ("--set", f"data.population=site{site}", "--out", folder / "out")
+        answer = run("regress", path, *ASKED, "--epsilon", "8", *words)
         assert answer.exit_code == 0, answer.output
         folders.append(folder / "out")
     return folders
@@ -117,19 +119,42 @@ def test_sites_without_an_estimate_are_left_out(sites, monkeypatch):
     assert answer.heterogeneity["arm"]["b"].sites == 3
 
 
+def test_simulations_are_nominal_together(tmp_path):
+    for site in ("a", "b"):
+        path = run_file(tmp_path, FEATURES)
+        words = ("--set", f"data.population={site}", "--set", "run.randomness=seeded")
+        run("regress", path, *ASKED, "--epsilon", "8", *words, "--out", tmp_path / site)
+    answer = run("regress", tmp_path / "a", tmp_path / "b")
+    assert answer.exit_code == 0, answer.output
+    assert answer.stdout.count("nominal") >= 2
+    assert privfed.regression([tmp_path / "a", tmp_path / "b"]).note
+
+
 def test_other_releases_are_refused(sites, tmp_path):
-    assert "one release" in run("regress", sites[0], sites[0]).output
-    path = run_file(tmp_path, FEATURES)
-    other = (*ASKED[:4], "--by", "sex", "--epsilon", "8", "--out", tmp_path / "other")
-    assert run("regress", path, *other).exit_code == 0
-    answer = run("regress", sites[0], tmp_path / "other")
-    assert answer.exit_code == 2
-    assert "estimates other coefficients" in " ".join(answer.output.split())
-    replaced = ("--set", "cohort.sampler=fixed_size", "--out", tmp_path / "replaced")
-    assert run("regress", path, *ASKED, "--epsilon", "8", *replaced).exit_code == 0
-    answer = run("regress", sites[0], tmp_path / "replaced")
-    assert answer.exit_code == 2
-    assert "no common guarantee" in " ".join(answer.output.split())
-    assert run("regress", sites[0], path).exit_code == 2
+    path, one = run_file(tmp_path, FEATURES), sites[0]
+
+    def refused(*words, asked=ASKED, population="another"):
+        out = tmp_path / f"o{len([*tmp_path.iterdir()])}"
+        words = ("--set", f"data.population={population}", *words, "--out", out)
+        answer = run("regress", path, *asked, "--epsilon", "8", *words)
+        assert answer.exit_code == 0, answer.output
+        answer = run("regress", one, out)
+        assert answer.exit_code == 2, answer.output
+        return " ".join(answer.output.split())
+
+    assert "one release" in run("regress", one, one).output
+    assert "over one population, 'site0'" in refused(population="site0")
+    other = (*ASKED[:4], "--by", "sex")
+    assert "its covariates is ['sex']" in refused(asked=other)
+    ranges = "data.features={days=[1,150],age=[0,90]}"
+    assert "its bounds is" in refused("--set", ranges)
+    assert "no common guarantee" in refused("--set", "cohort.sampler=fixed_size")
+    assert "no common guarantee" in refused("--delta", "1e-4")
+    copy = tmp_path / "copy"
+    shutil.copytree(one, copy)
+    answer = run("train", "--resume", copy, "--set", "run.rounds=2", "--set", "privacy.epsilon=20")
+    assert answer.exit_code == 0, answer.output
+    assert run("regress", one, copy).exit_code == 2
+    assert run("regress", one, path).exit_code == 2
     assert run("regress", *sites, "--epsilon", "1").exit_code == 2
     assert run("regress", path, *ASKED, "--random-effects").exit_code == 2

@@ -16,7 +16,9 @@ from accounting.ledger import Ledger
 from privfed.analytics.regression.release import RegressionRequest, regression_of
 from privfed.analytics.release import make_release, release_run
 from privfed.auditing.mechanism_audit import examine
+from privfed.auditing.prior_runs import priors
 from privfed.auditing.scenarios import plan_of_mechanism, scenarios_of
+from privfed.config.reading import load
 from privfed.core.errors import Refused
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
@@ -58,7 +60,7 @@ def released(tmp_path_factory):
 def test_every_round_is_charged_and_audited(released):
     out, _ = released
     charges = Ledger.load(out / "ledger.jsonl").charges
-    assert [charge.round for charge in charges] == [1, 2, 3, 4, 5, 6]
+    assert [charge.round for charge in charges] == [*range(1, 9)]
     audit = json.loads(run("audit", out, "--json").stdout)
     assert 7.99 < audit["epsilon"] <= 8.0
     stated = json.loads((out / "regression.json").read_text())
@@ -192,11 +194,79 @@ def test_an_interrupted_release_is_resumed(tmp_path):
     asking = RegressionRequest("died", ("arm", "age"), epsilon=8.0)
     with pytest.raises(KeyboardInterrupt):
         make_release(path, (), asking, out, [Stop()])
-    with pytest.raises(Refused, match="interrupted before its 6 rounds were complete; resume it"):
+    with pytest.raises(Refused, match="interrupted before its 8 rounds were complete; resume it"):
         regression_of(out)
     assert run("train", "--resume", out).exit_code == 0
-    assert len(Ledger.load(out / "ledger.jsonl").charges) == 6
+    assert len(Ledger.load(out / "ledger.jsonl").charges) == 8
     assert regression_of(out).clients > 0
+
+
+def test_an_extended_release_can_be_read_and_states_its_caveat(tmp_path):
+    path, out = numbers_file(tmp_path), tmp_path / "out"
+    assert run("regress", path, *LOGISTIC, "--epsilon", "8", "--out", out).exit_code == 0
+    more = ("--set", "run.rounds=12", "--set", "privacy.epsilon=12")
+    assert run("train", "--resume", out, *more).exit_code == 0
+    printed = run("regress", out)
+    assert printed.exit_code == 0, printed.output
+    assert "odometer" in " ".join(printed.stdout.split())
+    path = numbers_file(tmp_path, 60)
+    run("regress", path, *LINEAR, "--epsilon", "8", "--out", tmp_path / "linear")
+    more = ("--set", "run.rounds=2", "--set", "privacy.epsilon=20")
+    assert run("train", "--resume", tmp_path / "linear", *more).exit_code == 0
+    answer = run("regress", tmp_path / "linear")
+    assert answer.exit_code == 2
+    assert "takes one round" in answer.output
+
+
+def test_earlier_runs_are_counted_next_to_a_release_and_by_those_that_count_it(tmp_path):
+    path, first, second = numbers_file(tmp_path), tmp_path / "first", tmp_path / "second"
+    assert run("regress", path, *LINEAR, "--epsilon", "2", "--out", first).exit_code == 0
+    prior = ("--set", f'privacy.prior=["{first}"]')
+    answer = run("regress", path, *LINEAR, "--epsilon", "2", *prior, "--out", second)
+    assert answer.exit_code == 0, answer.output
+    release = regression_of(second)
+    assert release.guarantee.epsilon == pytest.approx(2.0, abs=1e-3)
+    both = json.loads(run("audit", first, second, "--json").stdout)
+    assert release.with_earlier.epsilon == pytest.approx(both["epsilon"])
+    assert "with earlier" in answer.stdout
+    trained = (*SEEDED, "--set", 'data.label="died"', "--set", "data.classes=2")
+    counted = ("--set", f'privacy.prior=["{second}"]', "--set", "privacy.epsilon=9")
+    config = load(path, [word for word in (*counted, *trained) if word != "--set"])
+    assert len(priors(config).runs) == 2
+    (first / "ledger.jsonl").rename(first / "moved")
+    wrong = run("regress", path, *LINEAR, "--epsilon", "2", *prior, "--out", tmp_path / "third")
+    assert wrong.exit_code != 0
+    assert not (tmp_path / "third" / "ledger.jsonl").exists()
+
+
+def test_the_second_adversary_of_sites_is_stated(tmp_path):
+    words = ("--set", "data.site=ward", "--set", "data.sites=4", *FULL)
+    path = numbers_file(tmp_path)
+    answer = run(
+        "regress", path, *LINEAR, *MASKS, *words, "--epsilon", "2", "--out", tmp_path / "o"
+    )
+    assert answer.exit_code == 0, answer.output
+    audit = json.loads(run("audit", tmp_path / "o", "--json").stdout)
+    release = regression_of(tmp_path / "o")
+    stated = [each["epsilon"] for each in audit["guarantees"]]
+    assert [release.guarantee.epsilon, release.other.epsilon] == pytest.approx(stated)
+    assert release.guarantee.against == "sites"
+    assert "second adversary" in answer.stdout
+
+
+def test_counts_beyond_half_their_range_are_warned_of(tmp_path):
+    path = numbers_file(tmp_path)
+    words = (
+        *POISSON,
+        "--epsilon",
+        "1e6",
+        *SEEDED,
+        "--set",
+        "data.features={days=[1,150],visits=[0,3]}",
+    )
+    answer = run("regress", path, *words, "--out", tmp_path / "out")
+    assert answer.exit_code == 0, answer.output
+    assert "but are limited to 1.5" in " ".join(answer.stdout.split())
 
 
 def test_the_share_of_a_budget_covers_all_rounds(tmp_path):
@@ -204,7 +274,7 @@ def test_the_share_of_a_budget_covers_all_rounds(tmp_path):
     keys = ("privacy.epsilon=3", "budget.statistics=0.4", "run.rounds=5")
     config = release_run(path, keys, RegressionRequest("died", ("arm", "age")))
     one = release_run(path, keys, RegressionRequest("died", ("arm", "sex")))
-    assert config.run.rounds == 6
+    assert config.run.rounds == 8
     assert config.privacy.epsilon == pytest.approx(one.privacy.epsilon, rel=0.03)
 
 
@@ -214,12 +284,15 @@ def test_the_share_of_a_budget_covers_all_rounds(tmp_path):
         ((*LINEAR[:4], "--by", "bmi"), "its range bmi = [low, high] in [data.features]"),
         (("--family", "linear", "--outcome", "died", "--by", "arm"), "does not declare its range"),
         (("--family", "poisson", "--outcome", "days", "--by", "arm"), "expected counts from 0"),
-        ((*LINEAR, "--rounds", "9"), "linear takes one round"),
-        ((*LOGISTIC, "--rounds", "2"), "logistic takes at least 3 rounds"),
-        ((*LOGISTIC, "--exposure", "days"), 'expected family = "poisson"'),
+        ((*LINEAR, "--rounds", "9"), "this regression takes one round"),
+        ((*LOGISTIC, "--rounds", "2"), "this regression takes at least 5 rounds"),
+        ((*LOGISTIC, "--exposure", "days"), "pass --family poisson"),
         (("--outcome", "died", "--by", "arm", "--rounds", "9"), "takes one round"),
         ((*POISSON[:-1], "years"), "does not declare its range"),
         ((*LINEAR, "--by", "days"), "named twice"),
+        ((*LINEAR, "--by", "arm"), "--by names 'arm' twice"),
+        ((*LINEAR, "--occurred", "1"), "--occurred is '1', but --family is 'linear'"),
+        (("--outcome", "visits", "--by", "arm"), "pass --family linear for numbers or poisson"),
         ((*LINEAR, "--set", "data.features={days=[1,2],age=[3,3]}"), "expected low < high"),
         ((*LINEAR[:-1], "patient"), "does not declare its values"),
     ],

@@ -14,9 +14,14 @@ from experiments.survival.coverage import noise
 from privfed.analytics.regression.family import FAMILIES
 from privfed.analytics.regression.release import score_sums, stated_regression
 from privfed.analytics.regression.score_model import Newton, ScoreModel, information
-from privfed.analytics.regression.scores import fitted
+from privfed.analytics.regression.scores import NoEstimate, fitted
 
 LOGISTIC, LINEAR, POISSON = NUMBER_DESIGNS
+STEEP = replace(LOGISTIC, name="steep", slopes=(0.11, 0.04), intercept=-8.0)
+STEEPER = replace(LOGISTIC, name="steeper", slopes=(0.161, 0.04), intercept=-11.0)
+RARE = replace(LOGISTIC, name="rare", intercept=-6.5)
+GROWING = replace(POISSON, name="growing", slopes=(0.03, 0.02), intercept=-3.6)
+"""Designs whose estimates are far from the null model: odds ratios of 3 and 5 for ten years."""
 MOST = {"logistic": 1.0, "linear": 1.0, "poisson": 7.0}
 
 
@@ -143,14 +148,17 @@ def test_estimates_without_noise_are_the_textbooks(design, converged):
     assert np.abs(errors / glm.bse - 1.0).max() < 1e-6
 
 
-@every_case("design", [pytest.param(each, id=each.family) for each in NUMBER_DESIGNS])
+@every_case(
+    "design",
+    [pytest.param(each, id=each.name) for each in (*NUMBER_DESIGNS, STEEP, STEEPER, RARE, GROWING)],
+)
 def test_the_default_rounds_are_near_the_converged_estimate(design, monkeypatch):
     few = design.sampled(3_000, 0.0, np.random.default_rng(2)).regression()
     for family in FAMILIES.values():
         monkeypatch.setattr(type(family), "burn_in", 25 * (not family.linear))
     many = design.sampled(3_000, 0.0, np.random.default_rng(2)).regression()
     (ours, errors), (whole, _) = coefficients(few), coefficients(many)
-    assert np.abs((ours - whole) / errors).max() < 0.15
+    assert np.abs((ours - whole) / errors).max() < 0.3
 
 
 @every_case(
@@ -166,7 +174,7 @@ def test_intervals_cover_the_truth_and_would_not_without_the_noise(design, clien
     assert got.ignoring_noise < 0.8
     assert got.least > 0.86
     assert 0.92 < got.mean < 0.985
-    assert got.estimated > 0.9
+    assert got.estimated > 0.65
 
 
 @every_case("wrong", [0.5, 2.0])
@@ -189,6 +197,37 @@ def test_sums_within_their_noise_have_no_estimate():
     assert np.isnan(coefficients(regression)).all()
     assert {each.p_value for each in regression.covariates} == {None}
     assert regression.dispersion is None
+
+
+class Spoiled(type(LOGISTIC)):
+    """A design whose outcomes are those that `name` says."""
+
+    def _inputs(self, columns, clients, rng):
+        x = super()._inputs(columns, clients, rng)
+        k = columns.coefficients
+        x[:, k] = {
+            "never": 0.0 * x[:, k],
+            "always": 1.0 + 0.0 * x[:, k],
+            "by a level": np.where(x[:, 1] > 0, 0.0, x[:, k]),
+            "by a number": (x[:, 4] > 0).astype(float),
+        }[self.name]
+        return x
+
+
+@every_case("name", ["never", "always", "by a level", "by a number"])
+@pytest.mark.parametrize("epsilon", [1.0, math.inf])
+def test_outcomes_that_do_not_vary_or_are_separated_have_no_estimate(name, epsilon):
+    facts = {key: getattr(LOGISTIC, key) for key in LOGISTIC.__dataclass_fields__}
+    design, rng, found = Spoiled(**{**facts, "name": name}), np.random.default_rng(8), 0
+    for _ in range(8):
+        sampled = design.sampled(20_000, noise(epsilon), rng)
+        sums, _ = score_sums(sampled.state, sampled.newton, 1.0, sampled.std)
+        try:
+            fitted(sums)
+        except NoEstimate:
+            continue
+        found += 1
+    assert found <= 3, found
 
 
 def test_the_bias_of_noise_in_the_matrix_is_corrected():
