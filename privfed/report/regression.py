@@ -90,7 +90,7 @@ def _head(release: RegressionRelease) -> list[str]:
 def _estimated(regression: Regression) -> list[str]:
     """Returns the headers of the estimates."""
     ratio = [regression.ratio] if regression.ratio else []
-    return ["coefficient", "error", *ratio, "95 % interval", "p"]
+    return ["coefficient", "std. error", *ratio, "95 % interval", "p"]
 
 
 def _lines(regression: Regression) -> list[list[str]]:
@@ -154,6 +154,12 @@ def _ratio(value: float | None) -> str:
     return f"{value:.2f}" if 0.1 <= value < 100.0 else f"{value:.3g}"
 
 
+def _tail(value: float | None) -> str:
+    """Formats a p-value with its name: "p = 0.02", "p < 0.0001"."""
+    shown = _p_value(value)
+    return f"p {shown}" if shown.startswith("<") else f"p = {shown}"
+
+
 def _p_value(value: float | None) -> str:
     return "—" if value is None else "< 0.0001" if value < 1e-4 else f"{value:.2g}"
 
@@ -169,7 +175,7 @@ def _facts(release: RegressionRelease) -> dict[str, str]:
         facts[f"test of {visible(each.covariate)}"] = (
             "no estimate: the counts are too close to their noise"
             if each.statistic is None
-            else f"chi-squared {each.statistic:.3g}, {each.degrees} df, p = {each.p_value:.2g}"
+            else f"chi-squared {each.statistic:.3g}, {each.degrees} df, {_tail(each.p_value)}"
         )
     occurred = ", ".join(map(visible, release.occurred))
     if regression.dispersion is not None:

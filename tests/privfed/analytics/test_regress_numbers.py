@@ -73,7 +73,7 @@ def test_the_printed_table_and_the_page_show_the_estimates(released, tmp_path):
     release = regression_of(out)
     assert abs(release.clients - 400) < 5 * release.noise / math.sqrt(0.05)
     words = " ".join(printed.split())
-    assert "covariate coefficient error odds ratio 95 % interval p" in words
+    assert "covariate coefficient std. error odds ratio 95 % interval p" in words
     assert "arm = b" in words
     assert "age, per unit" in words
     assert "sum of a round" in words
