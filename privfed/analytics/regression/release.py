@@ -65,27 +65,10 @@ class RegressionRequest:
 
         A logistic regression on levels alone is that of a table of counts, which takes one round.
         """
-        if not self.outcome or not self.by:
-            raise Refused("outcome and by are both needed; name a column, and a list of covariates")
-        if repeated := {column for column in self.by if self.by.count(column) > 1}:
-            raise Refused(f"--by names {min(repeated)!r} twice; name each covariate once")
-        for column in self.cuts:
-            if column not in self.by:
-                raise Refused(f"--cut names {column!r}, which is no covariate; add --by {column}")
+        self._refuse_columns()
         if self.family not in FAMILIES:
             raise Refused(f"--family is {self.family!r}; expected one of {', '.join(FAMILIES)}")
         ranges, family = declared_ranges(data), FAMILIES[self.family]
-        if self.occurred and not family.named:
-            raise Refused(
-                f"--occurred is {self.occurred[0]!r}, but --family is {self.family!r}, whose "
-                "outcomes are numbers; leave it out"
-            )
-        if family.named and not self.occurred and self.outcome in ranges:
-            raise Refused(
-                f"--outcome is {self.outcome!r}, whose range [data.features] declares, but "
-                f"--family is {self.family!r}; pass --family linear for numbers or poisson for "
-                "counts, or --occurred for the entries that state the outcome"
-            )
         levels = by_column(data, "categories")
         numbers = [
             column for column in self.by if column not in {*self.cuts, *levels} and column in ranges
@@ -101,7 +84,7 @@ class RegressionRequest:
                 if column not in {*self.cuts, *numbers}
             },
         }
-        self._refuse_rounds(family, bool(numbers))
+        self._refuse_options(family, ranges, numbers)
         if family.named and not numbers:
             return {"source": "regression_table", **keys}
         outcome = None if family.named else _range(ranges, self.outcome, "--outcome")
@@ -117,8 +100,31 @@ class RegressionRequest:
             "updates": self.rounds,
         }
 
-    def _refuse_rounds(self, family: Family, numbers: bool) -> None:
+    def _refuse_columns(self) -> None:
+        """Raises `Refused` unless the columns are named, each once."""
+        if not self.outcome or not self.by:
+            raise Refused("outcome and by are both needed; name a column, and a list of covariates")
+        if repeated := {column for column in self.by if self.by.count(column) > 1}:
+            raise Refused(f"--by names {min(repeated)!r} twice; name each covariate once")
+        for column in self.cuts:
+            if column not in self.by:
+                raise Refused(f"--cut names {column!r}, which is no covariate; add --by {column}")
+
+    def _refuse_options(
+        self, family: Family, ranges: Mapping[str, Any], numbers: Sequence[str]
+    ) -> None:
         """Raises `Refused` for options that this regression does not have."""
+        if self.occurred and not family.named:
+            raise Refused(
+                f"--occurred is {self.occurred[0]!r}, but --family is {self.family!r}, whose "
+                "outcomes are numbers; leave it out"
+            )
+        if family.named and not self.occurred and self.outcome in ranges:
+            raise Refused(
+                f"--outcome is {self.outcome!r}, whose range [data.features] declares, but "
+                f"--family is {self.family!r}; pass --family linear for numbers or poisson for "
+                "counts, or --occurred for the entries that state the outcome"
+            )
         one_round = family.linear or (family.named and not numbers)
         if self.rounds is not None and (one_round or self.rounds <= family.burn_in):
             wanted = "takes one round; leave it out"

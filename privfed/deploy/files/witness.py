@@ -73,14 +73,16 @@ class ReceiptsWitness:
                 durable.write_atomically(self.path, lines)
                 self.path.chmod(0o600)
         except OSError as error:
-            raise self._unavailable(error) from error
+            refused = self._unavailable(error)
+            raise refused from error
 
     def append(self, lines: bytes) -> None:
         """Appends complete `lines` durably. Raises `LedgerBroken` if they cannot be written."""
         try:
             durable.append(self.path, lines)
         except OSError as error:
-            raise self._unavailable(error) from error
+            refused = self._unavailable(error)
+            raise refused from error
 
     def _unavailable(self, error: OSError) -> LedgerBroken:
         return LedgerBroken(

@@ -203,7 +203,8 @@ class Membership:
                 read = readable_examples(config.parts["source"], table)
                 population = site_population(read.examples, config, table, form, self.key.name)
             except AbsentColumn as error:
-                raise Declined(Refusal(Code.TABLE, f"{error} {error.private}".strip())) from None
+                reason = f"{error} {error.private}".strip()
+                raise Declined(Refusal(Code.TABLE, reason)) from None
             except Exception as error:  # any error in a file
                 quoted = error.private if isinstance(error, Refused) else ""
                 _log.error(

@@ -153,7 +153,7 @@ def test_three_agents_release_what_all_clients_add_up_to(tmp_path, command):
 
 NUMBERS = {
     "linear": (1, ["--family=linear", "--outcome=days", "--by=arm", "--by=age"]),
-    "logistic": (6, ["--outcome=died", "--by=arm", "--by=age"]),
+    "logistic": (8, ["--outcome=died", "--by=arm", "--by=age"]),
 }
 """By family, the rounds and the columns of a regression on numbers."""
 
@@ -172,7 +172,7 @@ def test_three_agents_release_a_regression_on_numbers(tmp_path, family):
     facts = (made.federation_file, made.key_file, out)
     coordinate(file, *facts, connect=lambda _: Loopback(sites), seconds=60, patience=0)
     release = regression_of(out)
-    assert abs(release.clients - CLIENTS) < 6 * release.noise / math.sqrt(0.05 * max(1, rounds - 2))
+    assert abs(release.clients - CLIENTS) < 6 * release.noise / math.sqrt(0.05 * max(1, rounds - 4))
     assert run("audit", out).exit_code == 0
     for site in range(3):
         receipts = Receipts.load(made.folder(site).receipts)
