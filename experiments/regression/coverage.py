@@ -166,8 +166,8 @@ class NumberDesign:
             CovariateNumber("age", 25.0, 90.0),
             CovariateNumber("bmi", 15.0, 40.0),
         )
-        exposed = ("years", (0.5, 3.0)) if self.family == "poisson" else ("", (1.0, 1.0))
         family = FAMILIES[self.family]
+        exposed = ("years", (0.5, 3.0)) if family.exposed else ("", (1.0, 1.0))
         return ScoreColumns(family, "y", ("1",), self.bounds, covariates, *exposed)
 
     def sampled(self, clients: int, std: float, rng: np.random.Generator) -> Scores:
@@ -199,9 +199,9 @@ class NumberDesign:
         eta = self.intercept + self.arm * arm + np.array(self.ward)[ward]
         eta += self.slopes[0] * age + self.slopes[1] * bmi
         exposure = rng.uniform(0.5, 3, clients) if columns.exposure else np.ones(clients)
-        if self.family == "logistic":
+        if columns.family.named:
             y = (rng.random(clients) < 1 / (1 + np.exp(-eta))).astype(float)
-        elif self.family == "linear":
+        elif columns.family.linear:
             low, high = self.bounds
             y = ((eta + rng.normal(0, 15, clients)).clip(low, high) - low) / (high - low) * 2 - 1
         else:

@@ -18,7 +18,7 @@ from privfed.auditing.audited_run import has_later_charges
 from privfed.auditing.run_audit import audit
 from privfed.config.config import Config
 from privfed.config.population_identity import perhaps_same, same_name, same_unit
-from privfed.core.errors import Refused
+from privfed.core.errors import Broken, Refused
 from privfed.data.federation import Federation
 from privfed.models.recipes import Weighted
 from privfed.plan.assumed import Assumed
@@ -75,9 +75,9 @@ def priors(config: Config) -> Priors:
 def _with_earlier(names: Iterable[str]) -> Iterator[str]:
     """Yields the runs `names`, each after the runs that its source states as earlier."""
     for name in names:
-        directory = RunDirectory.open(Path(name))
-        source = directory.config.read().source if directory.config.path.exists() else None
-        yield from getattr(source, "earlier", ())
+        with contextlib.suppress(Broken, Refused, OSError):  # `_ended_run` says what is wrong
+            source = RunDirectory.open(Path(name)).config.read().source
+            yield from getattr(source, "earlier", ())
         yield name
 
 

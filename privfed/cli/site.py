@@ -158,6 +158,7 @@ def recover_command(directory: Path, lost: bool) -> int:
 
     Stop the site's agent first. The state of unfinished sums is lost: these sums count as dropouts.
     """
+    from accounting.errors import LedgerBroken
     from privfed.core.errors import Busy
     from privfed.deploy.files.data_file import SiteTable
     from privfed.deploy.files.receipts import Receipts
@@ -168,17 +169,32 @@ def recover_command(directory: Path, lost: bool) -> int:
     folder = SiteFolder(directory)
     with held_alone(directory, Busy(f"an agent serves {directory}; stop it first")):
         witness = SiteTable.read(folder.data).witness_path
-        restored = ReceiptsWitness(witness, folder.receipts).restore() if witness else 0
+        try:
+            copy = ReceiptsWitness(witness, folder.receipts) if witness else None
+            restored = copy.restore() if copy else 0
+            folder.receipts.touch(0o600)
+            receipts = Receipts.recover(folder.receipts, witness)
+        except LedgerBroken:
+            if not lost:
+                raise
+            kept = folder.receipts.with_name(
+                f"receipts.damaged.{folder.receipts.stat().st_mtime_ns}"
+            )
+            folder.receipts.rename(kept)
+            click.echo(f"kept the damaged receipts as {kept}")
+            folder.receipts.touch(0o600)
+            receipts, restored = Receipts.recover(folder.receipts), 0
         if restored:
             click.echo(f"restored {restored} lines of {folder.receipts} from {witness}")
             return 0
         if not lost:
+            why = f"{witness} holds no further line" if witness else "data.toml names no witness"
             click.echo(
-                f"nothing was restored: {witness or 'data.toml names no witness'} holds no further "
-                "line. If the coordinator has answers that the receipts lack, pass --lost"
+                f"nothing was restored: {why}. If the coordinator has answers that these receipts "
+                "lack, and you can confirm that an older copy was restored, pass --lost"
             )
             return 2
-        Receipts.recover(folder.receipts, witness).declare_lost()
+        receipts.declare_lost()
         click.echo(
             "recorded that receipts were lost: no ε is known for this population, and this folder "
             "answers no further run. Begin a new folder with a new key, and lower its budget by "

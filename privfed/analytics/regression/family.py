@@ -55,6 +55,7 @@ class Family(Protocol):
       ratio: name of the exponential of a coefficient; "" if it has no meaning.
       named: whether outcomes are entries that occurred or not, rather than numbers.
       linear: whether mu = x b, outcomes are scaled to [-1, 1], and one round at b = 0 suffices.
+      exposed: whether outcomes may have exposures.
       limit: largest linear predictor that is not limited.
       burn_in: number of first rounds, after which coefficients are near enough to the estimate.
     """
@@ -63,6 +64,7 @@ class Family(Protocol):
     ratio: ClassVar[str]
     named: ClassVar[bool]
     linear: ClassVar[bool]
+    exposed: ClassVar[bool]
     limit: ClassVar[float]
     burn_in: ClassVar[int]
 
@@ -102,6 +104,7 @@ class LinearFamily:
     ratio: ClassVar[str] = ""
     named: ClassVar[bool] = False
     linear: ClassVar[bool] = True
+    exposed: ClassVar[bool] = False
     limit: ClassVar[float] = math.inf
     burn_in: ClassVar[int] = 0
 
@@ -130,6 +133,7 @@ class LogisticFamily:
     ratio: ClassVar[str] = "odds ratio"
     named: ClassVar[bool] = True
     linear: ClassVar[bool] = False
+    exposed: ClassVar[bool] = False
     limit: ClassVar[float] = math.inf
     burn_in: ClassVar[int] = 4
 
@@ -162,6 +166,7 @@ class PoissonFamily:
     ratio: ClassVar[str] = "rate ratio"
     named: ClassVar[bool] = False
     linear: ClassVar[bool] = False
+    exposed: ClassVar[bool] = True
     limit: ClassVar[float] = math.log(4.0)
     burn_in: ClassVar[int] = 4
 

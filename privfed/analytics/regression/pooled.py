@@ -1,7 +1,7 @@
 """Meta-analysis of regressions that sites released separately.
 
 Each site releases its own regression (`privfed regress` on its own table, with its own noise and
-ledger), and this page combines the estimates. No secure sum is needed, but every site adds the
+ledger), and this module combines the estimates. No secure sum is needed, but every site adds the
 noise that together they would add once. Estimates t_i with variances v_i, of sampling and noise,
 are combined by the weights w_i = 1 / (v_i + tau^2):
 

@@ -131,7 +131,7 @@ class RegressionRequest:
             if not one_round:
                 wanted = f"takes at least {family.burn_in + 1} rounds"
             raise Refused(f"--rounds is {self.rounds}, but this regression {wanted}")
-        if self.exposure and family.ratio != "rate ratio":
+        if self.exposure and not family.exposed:
             raise Refused(
                 f"--exposure is {self.exposure!r}, but --family is {self.family!r}, which has no "
                 "exposures; leave it out, or pass --family poisson"

@@ -34,6 +34,7 @@ from privfed.data.tables.cells import Words
 from privfed.data.tables.delimited import Dialect
 
 _WIDEST = 1e12
+"""Largest number in a range."""
 _AVERAGED = 4
 """Default number of rounds that are averaged, of families that take several."""
 
@@ -221,7 +222,7 @@ class ScoreTable(RegressionColumns):
                 f"outcome_bounds is {self.outcome_bounds}, but family is {self.family!r}; expected "
                 "a range exactly if outcomes are numbers"
             )
-        if self.exposure and family.ratio != "rate ratio":
+        if self.exposure and not family.exposed:
             raise ValueError(
                 f"exposure is {self.exposure!r}, but family is {self.family!r}; expected "
                 'family = "poisson", or no exposure'
@@ -246,8 +247,10 @@ class ScoreTable(RegressionColumns):
         outcomes = self.outcome_bounds or [0.0, 1.0]
         ranges = {**self.bounds, self.outcome: outcomes, self.exposure: exposures}
         for name, (low, high) in ranges.items():
-            if not low < high:
-                raise ValueError(f"the range of {name} is [{low:g}, {high:g}]; expected low < high")
+            if not 0.0 < high - low < _WIDEST or max(abs(low), abs(high)) > _WIDEST:
+                raise ValueError(
+                    f"the range of {name} is [{low:g}, {high:g}]; expected low < high, within 1e12"
+                )
         if exposures[0] <= 0.0:
             raise ValueError(f"the range of {self.exposure} is {exposures}; exposures are positive")
         refuse_many(self.questions.length, "covariates or levels")

@@ -7,6 +7,7 @@ its receipts lack that exchange (`privfed.deploy.site.agent`). The record contai
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -25,15 +26,52 @@ ANSWERED = "answered.json"
 class AnsweredRecord:
     """The last answered exchange of each site, by its public key in hexadecimal.
 
+    Several coordinators may share the file: a note changes the places of its own sites only.
+
     Attributes:
       path: the file of the record; None to remember within this process only.
     """
 
     path: Path | None = None
-    _places: dict[str, Place] = field(init=False)
+    _places: dict[str, Place] = field(default_factory=dict, init=False)
 
-    def __post_init__(self) -> None:
-        self._places = {}
+    def of(self, site: bytes) -> Place | None:
+        """Returns the last exchange that a site answered; None if it is not known.
+
+        Raises:
+          Broken: if the file is damaged.
+        """
+        self._read()
+        return self._places.get(site.hex())
+
+    def note(self, sites: Iterable[bytes], place: Place) -> None:
+        """Records durably that `sites` answered the exchange `place`.
+
+        Raises:
+          Broken: if the file is damaged, or cannot be written.
+        """
+        if self.path is None:
+            self._places |= {site.hex(): place for site in sites}
+            return
+        try:
+            with self.path.with_name(f"{self.path.name}.lock").open("a") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                self._read()
+                self._places |= {site.hex(): place for site in sites}
+                stated = {site: place.to_json() for site, place in sorted(self._places.items())}
+                durable.write_atomically(self.path, (json.dumps(stated, indent=1) + "\n").encode())
+        except OSError as error:
+            raise Broken(
+                f"{self.path} cannot be written: {public_text(error)}; make its folder writable, "
+                "since it records what sites answered"
+            ) from None
+
+    def refuse_unwritable(self) -> None:
+        """Raises `Broken` unless the file can be read and written."""
+        self.note((), Place("0" * 64, 0, 0))
+
+    def _read(self) -> None:
+        """Reads the file, which other coordinators may have changed."""
         if self.path is None or not self.path.exists():
             return
         try:
@@ -43,15 +81,4 @@ class AnsweredRecord:
             raise Broken(
                 f"{self.path} is damaged: {public_text(error)}; restore it, or move it away: sites "
                 "with restored receipts are then not noticed until they have answered again"
-            ) from error
-
-    def of(self, site: bytes) -> Place | None:
-        """Returns the last exchange that a site answered; None if it is not known."""
-        return self._places.get(site.hex())
-
-    def note(self, sites: Iterable[bytes], place: Place) -> None:
-        """Records durably that `sites` answered the exchange `place`."""
-        self._places |= {site.hex(): place for site in sites}
-        if self.path is not None:
-            stated = {site: place.to_json() for site, place in sorted(self._places.items())}
-            durable.write_atomically(self.path, (json.dumps(stated, indent=1) + "\n").encode())
+            ) from None

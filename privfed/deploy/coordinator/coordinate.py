@@ -108,6 +108,7 @@ def coordinate(
         )
     directory = RunDirectory(out)
     answered = AnsweredRecord(key.parent / ANSWERED)
+    answered.refuse_unwritable()
     reach = Reach(directory, agreed, signing, connect, seconds, patience, answered)
     elsewhere = Elsewhere(load_empty, reach)
     config = load(run)

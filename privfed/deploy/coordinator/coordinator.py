@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from accounting import regular
 from accounting.ledger import Ledger
 from privfed.client.exchange import Exchange
-from privfed.core.errors import Busy
+from privfed.core.errors import Broken, Busy
 from privfed.deploy.carriers.carrier import UNREACHABLE, Carrier
 from privfed.deploy.coordinator.answered import AnsweredRecord
 from privfed.deploy.coordinator.sum_session import SumSession, start_session
@@ -116,8 +116,7 @@ class Coordinator:
         }
         answers = self._stepped(session, Kind.QUESTION, bodies)
         self._heads = dict.fromkeys(answers, head)
-        place = Place(self.declaration.run.hex(), round, number)
-        self.answered.note((self.directory[site] for site in answers), place)
+        self._note(answers, Place(self.declaration.run.hex(), round, number))
         try:
             while bodies := session.proceed():
                 self._stepped(session, Kind.STEP, bodies)
@@ -158,6 +157,13 @@ class Coordinator:
             else:
                 self._away[site] = "it saw ledger lines that this ledger lacks"
                 _log.warning("%s: %s", self._name(site), self._away[site])
+
+    def _note(self, sites: Iterable[int], place: Place) -> None:
+        """Records what `sites` answered; the sum goes on if the record cannot be written."""
+        try:
+            self.answered.note((self.directory[site] for site in sites), place)
+        except Broken as error:
+            _log.error("%s", error)
 
     def _with_receipts(self, sites: Iterable[int]) -> list[int]:
         """Returns the `sites` that have a receipt for the last exchange that they answered."""

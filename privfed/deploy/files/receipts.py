@@ -91,8 +91,7 @@ class Receipts:
     def recover(cls, path: Path, witness: Path | None = None) -> Receipts:
         """Returns the receipts without an incomplete last line, whose question was never answered.
 
-        Lines are appended to the copy `witness` as well. Raises `LedgerBroken` as `load` does, and
-        if the file lacks lines of its witness.
+        Lines are also appended to the `witness`. Raises `LedgerBroken` if the file lacks its lines.
         """
         receipts = cls.load(path)
         if witness is not None:
@@ -216,6 +215,8 @@ class Receipts:
           receipt: the exchange to charge.
           rounds: number of rounds expected from the run; their composition is computed at once.
         """
+        if self.lost:
+            return False
         run = self._runs.get(receipt.run)
         if run is not None and (run.first.prepaid_rounds or receipt.round in run.rounds):
             return True
@@ -305,8 +306,13 @@ class Receipts:
 
     def answered(self, place: Place) -> bool:
         """Whether there is a receipt for the exchange `place`."""
-        run = self._runs.get(place.run)
-        return run is not None and (place.round, place.exchange) in run.lines
+        lines = self._runs[place.run].lines if place.run in self._runs else {}
+        return (place.round, place.exchange) in lines
+
+    def has_question(self, run: str, question: str) -> bool:
+        """Whether there is a receipt of `run` for the question with this SHA-256 digest."""
+        lines = self._runs[run].lines if run in self._runs else {}
+        return any(line.question == question for line in lines.values())
 
     def declare_lost(self) -> None:
         """Records durably that receipts were lost."""

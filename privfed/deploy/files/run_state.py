@@ -44,6 +44,11 @@ class PartyStore:
         """Stores a party's `state` durably, replacing the previous one."""
         self._write(self._state, state)
 
+    @property
+    def question(self) -> bytes | None:
+        """The stored question; None if there is none."""
+        return regular.read_bytes(self._question) if self._question.exists() else None
+
     def read(self) -> tuple[bytes, bytes] | None:
         """Returns the current question and the party's last state; None if either is missing."""
         if not self._state.exists() or not self._question.exists():

@@ -69,13 +69,16 @@ class SiteFolder:
           witness: path of a second copy of the receipts; None for none.
 
         Raises:
-          Refused: if the name is invalid, or the folder is not empty; nothing is changed.
+          Refused: if the name is invalid, the folder is not empty, or the witness exists or is
+            inside of it; nothing is changed.
         """
         key = SiteKey.draw(name)
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise Refused(
                 f"{self.path} is not empty, and nothing was changed; name a new directory"
             )
+        if witness is not None:
+            _refuse_witness(witness, self.path)
         make_folder(self.path, 0o700)
         self.path.chmod(0o700)
         before = os.umask(0o077)
@@ -83,7 +86,19 @@ class SiteFolder:
             create(self.policy, policy.TEXT.encode())
             create(self.data, data_file.data_template(witness).encode())
             create(self.receipts, b"")
+            if witness is not None:
+                create(witness, b"")
             key.write(self.key)
         finally:
             os.umask(before)
         return key
+
+
+def _refuse_witness(witness: Path, folder: Path) -> None:
+    """Raises `Refused` unless `witness` can be created outside of the site's folder."""
+    inside = witness.resolve().is_relative_to(folder.resolve())
+    if inside or witness.exists() or witness.is_symlink() or not witness.parent.is_dir():
+        raise Refused(
+            f"--witness is {witness}, but it has to be a new file in an existing folder outside of "
+            f"{folder}, on another disk; nothing was changed"
+        )

@@ -28,7 +28,8 @@ class ReceiptsWitness:
         Raises:
           LedgerBroken: if either file cannot be read, or neither is the beginning of the other.
         """
-        ours, copied = (_lines(each) for each in (self.receipts, self.path))
+        self._refuse_place()
+        copied, ours = (_lines(each) for each in (self.path, self.receipts))  # an agent may write
         shorter = min(len(ours), len(copied))
         if ours[:shorter] != copied[:shorter]:
             raise LedgerBroken(
@@ -58,26 +59,41 @@ class ReceiptsWitness:
         return len(missing)
 
     def catch_up(self) -> None:
-        """Copies the lines that the witness lacks; creates it before the first receipt.
+        """Appends the lines that the witness lacks, after a crash between the two files.
 
-        Raises `LedgerBroken` if there are receipts, but no witness: its disk may be away.
+        Raises `LedgerBroken` if the file holds anything else than the beginning of the receipts.
         """
         lines = _joined(_lines(self.receipts))
-        if lines and not self.path.exists():
-            raise LedgerBroken(
-                f"the witness {self.path} does not exist, but there are receipts; make its disk "
-                f"available, or copy {self.receipts} there if the witness is new"
-            )
         try:
-            if not self.path.exists() or regular.read_bytes(self.path) != lines:
-                durable.write_atomically(self.path, lines)
-                self.path.chmod(0o600)
+            copied = regular.read_bytes(self.path)
+            if not lines.startswith(copied):
+                raise LedgerBroken(
+                    f"the witness {self.path} does not begin like {self.receipts}; name another "
+                    "file as witness in data.toml"
+                )
+            if copied != lines:
+                durable.append(self.path, lines[len(copied) :])
         except OSError as error:
             refused = self._unavailable(error)
             raise refused from error
 
+    def _refuse_place(self) -> None:
+        """Raises `LedgerBroken` unless the witness is another existing file in another folder."""
+        folder = self.receipts.parent.resolve()
+        if self.path.is_symlink() or self.path.resolve().is_relative_to(folder):
+            raise LedgerBroken(
+                f"witness is {self.path}, but it has to be a file, and no link, outside of "
+                f"{folder}, on a disk that is not restored with it; change witness in data.toml"
+            )
+        if not self.path.is_file():
+            raise LedgerBroken(
+                f"the witness {self.path} does not exist; make its disk available, or copy "
+                f"{self.receipts} there if the witness is new"
+            )
+
     def append(self, lines: bytes) -> None:
         """Appends complete `lines` durably. Raises `LedgerBroken` if they cannot be written."""
+        self._refuse_place()
         try:
             durable.append(self.path, lines)
         except OSError as error:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from accounting.documents import from_json
 from privfed.secure.frames import BadMessage
+
+_RUN, _MOST = re.compile("[0-9a-f]{64}"), 10**9
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,12 @@ class Place:
     @classmethod
     def from_json(cls, stated: Mapping[str, Any]) -> Place:
         """Parses a place. Raises `LookupError`, `TypeError` or `ValueError` if it is invalid."""
-        return cls(str(stated["run"]), int(stated["round"]), int(stated["exchange"]))
+        run, counts = stated["run"], (stated["round"], stated["exchange"])
+        if not isinstance(run, str) or not _RUN.fullmatch(run):
+            raise ValueError("the run is not 64 hexadecimal digits")
+        if any(type(count) is not int or not 0 <= count <= _MOST for count in counts):
+            raise ValueError("round and exchange are not integers from 0")
+        return cls(run, *counts)
 
     def encode(self) -> bytes:
         """Returns the byte form."""

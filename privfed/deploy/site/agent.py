@@ -151,6 +151,7 @@ def open_member(folder: SiteFolder, alone: bool = True) -> Membership:
         )
     member = Membership(folder, key, federation, receipts)
     _ = member.number
+    member.refuse_older_receipts()
     return member
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,9 +11,9 @@ from pathlib import Path
 from torch import Tensor
 
 from accounting import regular
+from accounting.errors import LedgerBroken
 from privfed.config.config import Config
 from privfed.core.errors import Refused, public_text
-from privfed.data.tables.missing import AbsentColumn
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.files.federation_file import FederationFile
 from privfed.deploy.files.keys import SiteKey
@@ -22,10 +23,16 @@ from privfed.deploy.files.site_folder import SiteFolder
 from privfed.deploy.messages.declaration import Declaration, ExampleForm
 from privfed.deploy.messages.place import Place
 from privfed.deploy.site.admission import Admission
+from privfed.deploy.site.header import header_lacks
 from privfed.deploy.site.party import MakesParties, MaskedParties, PlainParties
 from privfed.deploy.site.policy import Code, Declined, LocalPolicy, Refusal
 from privfed.deploy.site.policy_check import refusal
-from privfed.deploy.site.population import readable_examples, site_population, synthetic_clients
+from privfed.deploy.site.population import (
+    ReadsTables,
+    readable_examples,
+    site_population,
+    synthetic_clients,
+)
 from privfed.deploy.site.release_check import StatesRelease
 from privfed.deploy.site.run_party import FixedTime, RunParty
 from privfed.deploy.site.site_setup import bare_setup, rehearsed_seconds, site_config
@@ -84,6 +91,22 @@ class Membership:
                 f"older copy was restored; run privfed site recover {self.folder.path}"
             )
             raise Declined(Refusal(Code.RECEIPTS, reason))
+
+    def refuse_older_receipts(self) -> None:
+        """Raises `LedgerBroken` if the state of a run is newer than the receipts.
+
+        A question is stored after its receipt is durable. A stored question without a receipt shows
+        that an older copy of the receipts was restored.
+        """
+        for folder in self.folder.state.glob("*"):
+            question = RunState(folder).parties.question
+            if question is None or self.receipts.lost:
+                continue
+            if not self.receipts.has_question(folder.name, hashlib.sha256(question).hexdigest()):
+                raise LedgerBroken(
+                    f"{self.receipts.path} lacks a question that {folder} answered, so an older "
+                    f"copy was restored; run privfed site recover {self.folder.path}"
+                )
 
     def rejoined(self) -> dict[bytes, RunParty]:
         """Returns the site's parties in the runs that were declared last, by hash of the run.
@@ -189,22 +212,21 @@ class Membership:
         """Returns the run over the site's clients; over none if they cannot be read in time.
 
         A site without clients sends only its noise, because an error in its rows is private (rules
-        of proof, section 9.1, S1). Whether the table exists and has the declared columns depends on
-        no client, so a site without them declines. The call takes `table.reading` seconds, whatever
-        the table contains. If the policy allows simulations, it takes as long as reading takes.
+        of proof, section 9.1, S1). Whether the table exists, and its header has the declared
+        columns, depends on no client, so a site without them declines. The call takes
+        `table.reading` seconds, whatever the table contains. If the policy allows simulations, it
+        takes as long as reading takes.
         """
         config = setup.plan.config
         empty = setup.over(synthetic_clients(config, form))
 
         def reading() -> Setup:
-            if not Path(table.path).exists():
-                raise Declined(Refusal(Code.TABLE, f"{table.path} does not exist"))
+            source = config.parts["source"]
+            if isinstance(source, ReadsTables):
+                _refuse(_without_columns(header_lacks(source, Path(table.path))))
             try:
                 read = readable_examples(config.parts["source"], table)
                 population = site_population(read.examples, config, table, form, self.key.name)
-            except AbsentColumn as error:
-                reason = f"{error} {error.private}".strip()
-                raise Declined(Refusal(Code.TABLE, reason)) from None
             except Exception as error:  # any error in a file
                 quoted = error.private if isinstance(error, Refused) else ""
                 _log.error(
@@ -228,6 +250,11 @@ class Membership:
 
     def _state(self, run: bytes) -> RunState:
         return RunState(self.folder.state / run.hex())
+
+
+def _without_columns(reason: str) -> Refusal | None:
+    """Returns the refusal of a run because of the table's header; None for no `reason`."""
+    return Refusal(Code.TABLE, reason) if reason else None
 
 
 def too_slow(seconds: float, deadline: float) -> Refusal | None:

@@ -25,7 +25,6 @@ from privfed.data.sites import Entries, earlier_sums, entry_identities
 from privfed.data.sources.declared_examples import declared_columns
 from privfed.data.sources.declared_table import DeclaredTable
 from privfed.data.tables.delimited import Dialect
-from privfed.data.tables.missing import AbsentColumn
 from privfed.data.tables.readable import Readable, TableRows
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.declaration import ExampleForm
@@ -37,7 +36,7 @@ _ROW = re.compile(r", row \d+")
 
 
 @runtime_checkable
-class _ReadsTables(Protocol):
+class ReadsTables(Protocol):
     """A source that can read examples from any table."""
 
     @property
@@ -81,10 +80,9 @@ def readable_examples(source: Part, table: SiteTable) -> Readings:
     CSV rows with too few or too many cells belong to no client and are left out.
 
     Raises:
-      AbsentColumn: if the table lacks a declared column.
       Refused: if `source` does not read tables, or no client's rows can be read.
     """
-    if not isinstance(source, _ReadsTables):
+    if not isinstance(source, ReadsTables):
         raise Refused(
             'data.source is not "table", but a site has a table; the run has to set data.source = '
             '"table"'
@@ -92,8 +90,6 @@ def readable_examples(source: Part, table: SiteTable) -> Readings:
     rows = TableRows(Path(table.path), source.dialect)
     try:
         return Readings(source.load_from(rows), {})
-    except AbsentColumn:
-        raise
     except Refused as error:
         reason = public_text(error)
     codes = rows.read({}, {table.client: repr(table.client)}).words[table.client].codes

@@ -355,6 +355,20 @@ def test_a_site_without_its_file_or_a_column_declines(made, case, caplog):
     assert ("does not exist" if case == "no file" else "'bmi'") in caplog.text
 
 
+@pytest.mark.parametrize("absent", [False, True])
+def test_no_byte_of_a_row_changes_whether_a_site_declines(made, absent):
+    """A cell that cannot be decoded, anywhere in the file."""
+    table, declaration = made.table("h0"), made.declaration()[0]
+    if absent:
+        SPOILED["another column"](made)
+    message = made.signed(Kind.DECLARATION, declaration.run, declaration.encode())
+    clean, answers = table.read_bytes(), set()
+    for spoiled in (clean, clean + b"p9,h0,\xff\x81,2,1\n", clean + b'"' + b"x" * 2_000_000):
+        table.write_bytes(spoiled)
+        answers.add(read_answer(made.agent(0).answer(message))[0])
+    assert answers == {Reply.DECLINED if absent else Reply.ANSWERED}
+
+
 @pytest.mark.parametrize("case", sorted({**SPOILED, **EMPTY}.keys() - ABSENT))
 def test_a_site_without_its_table_takes_part_with_noise_alone(made, case, as_ever):
     """Nothing that leaves it says so."""

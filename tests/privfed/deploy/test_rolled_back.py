@@ -81,6 +81,40 @@ def test_a_site_restored_within_a_run_answers_no_further_round(made):
         again.play()
 
 
+def test_receipts_restored_next_to_a_running_coordinator_are_noticed_by_the_state(made):
+    """The stored question of an unfinished or finished sum has no receipt."""
+    agents = {site: made.agent(site).answer for site in range(3)}
+    asking = DescriptionRequest(made, Loopback(agents), least=3)
+    asking.play(2)
+    made.folder(1).receipts.write_bytes(b"")
+    with pytest.raises(LedgerBroken, match="lacks a question"):
+        made.agent(1)
+
+
+def test_coordinators_that_share_the_record_keep_each_others_notes(made):
+    path, sites = made.root / ANSWERED, [bytes([n]) * 32 for n in range(3)]
+    first, second = AnsweredRecord(path), AnsweredRecord(path)
+    first.note(sites, Place("a" * 64, 1, 0))
+    second.note(sites[:1], Place("b" * 64, 2, 0))
+    first.note(sites[1:2], Place("a" * 64, 2, 0))
+    fresh = AnsweredRecord(path)
+    assert [fresh.of(site).run[0] + str(fresh.of(site).round) for site in sites] == [
+        "b2",
+        "a2",
+        "a1",
+    ]
+    path.write_text('{"00": {"run": "x", "round": 1e999, "exchange": 0}}')
+    with pytest.raises(Broken, match="damaged"):
+        first.of(sites[0])
+
+
+def test_a_record_that_cannot_be_written_is_refused_before_a_charge(made, tmp_path):
+    (made.root / f"{ANSWERED}.lock").mkdir()
+    with pytest.raises(Broken, match="cannot be written"):
+        played(made, tmp_path / "out")
+    assert not Receipts.load(made.folder(0).receipts).runs
+
+
 def test_only_sites_that_answered_are_told(made):
     record, told = AnsweredRecord(), []
     agents = {site: made.agent(site) for site in range(3)}
@@ -102,7 +136,9 @@ def test_an_unknown_exchange_is_declined_with_a_fixed_word(made):
     place = Place("ab" * 32, 3, 0)
     answer = agent.answer(made.signed(Kind.ANSWERED, NO_RUN, place.encode()))
     assert read_answer(answer) == (Reply.DECLINED, b"receipts")
-    for body in (b"", b"[]", b'{"run": 1}', b"\xff"):
+    forged = {"run": "a\\nERROR", "round": 1, "exchange": 0}
+    bad = [json.dumps(forged | each) for each in ({}, {"run": "a" * 64, "round": 1e999})]
+    for body in (b"", b"[]", b'{"run": 1}', b"\xff", *(text.encode() for text in bad)):
         reply, _ = read_answer(agent.answer(made.signed(Kind.ANSWERED, NO_RUN, body)))
         assert reply == Reply.MALFORMED
     with pytest.raises(BadMessage):
@@ -120,6 +156,7 @@ def witnessed(made):
     """The first site keeps a second copy of its receipts in another folder."""
     path = made.root / "elsewhere" / "receipts"
     path.parent.mkdir()
+    path.touch(0o600)
     text = data_text(made.table("h0")) + f'witness = "{path}"\n'
     made.folder(0).data.write_text(text)
     return path
@@ -148,13 +185,28 @@ def test_a_witness_that_is_behind_catches_up(made, witnessed, tmp_path):
     """A crash may stop a site between the two files; an incomplete line does not count."""
     played(made, tmp_path / "first")
     whole = made.folder(0).receipts.read_bytes()
-    for behind in (b"", whole[: len(whole) // 2]):
+    for behind in (b"", whole[: len(whole) // 2], whole[:-1]):
         witnessed.write_bytes(behind)
         made.agent(0)
         assert witnessed.read_bytes() == whole
     witnessed.unlink()
     with pytest.raises(LedgerBroken, match="does not exist"):
         made.agent(0)
+
+
+def test_a_witness_that_is_no_second_copy_is_refused(made, witnessed):
+    """The receipts themselves, a file next to them, a link, and a file of something else."""
+    folder = made.folder(0)
+    (made.root / "link").symlink_to(witnessed)
+    (made.root / "valuable").write_text("valuable, no newline")
+    for place in (folder.receipts, folder.path / "w", made.root / "link", made.root / "valuable"):
+        if not place.exists():
+            place.touch()
+        text = data_text(made.table("h0")) + f'witness = "{place}"\n'
+        folder.data.write_text(text)
+        with pytest.raises(LedgerBroken, match="witness"):
+            made.agent(0)
+    assert (made.root / "valuable").read_text() == "valuable, no newline"
 
 
 def test_an_edited_witness_and_one_that_is_away_are_refused(made, witnessed, tmp_path):
@@ -192,6 +244,9 @@ def test_lost_receipts_end_all_runs_on_the_population(made, tmp_path):
     bound, _ = receipts.guarantees(1e-3)
     assert bound.epsilon == float("inf")
     assert "were lost" in bound.missing
+    line = Receipts.load(made.folder(0).receipts)
+    known = next(iter(next(iter(line._runs.values())).lines.values()))
+    assert not receipts.affords(SpendingLimit(epsilon=1e300, delta=1e-3), known)
     stated = json.loads(run("site", "receipts", folder, "--json").stdout)
     assert stated["lost"]
     with pytest.raises(Busy, match="h1: declined receipts"):
@@ -216,10 +271,28 @@ def test_recovery_waits_for_the_agent_and_changes_nothing_without_need(made):
     assert SpendingLimit(epsilon=1.0, delta=1e-3).epsilon == 1.0
 
 
+def test_damaged_receipts_are_kept_and_recorded_as_lost(made, tmp_path):
+    played(made, tmp_path / "first")
+    receipts = made.folder(1).receipts
+    receipts.write_bytes(receipts.read_bytes().replace(b"answer", b"bnswer", 1))
+    assert run("site", "recover", made.folder(1).path).exit_code == 5
+    assert run("site", "recover", made.folder(1).path, "--lost").exit_code == 0
+    assert Receipts.load(receipts).lost
+    assert [*receipts.parent.glob("receipts.damaged.*")]
+    receipts.unlink()
+    assert run("site", "recover", made.folder(1).path, "--lost").exit_code == 0
+    assert Receipts.load(receipts).lost
+
+
 def test_a_new_site_may_name_its_witness(tmp_path):
     place = tmp_path / "a disk" / "w"
+    wrong = run("site", "init", tmp_path / "berlin", "--name", "berlin", "--witness", place)
+    assert wrong.exit_code == 2
+    assert not (tmp_path / "berlin").exists()
+    place.parent.mkdir()
     answer = run("site", "init", tmp_path / "berlin", "--name", "berlin", "--witness", place)
     assert answer.exit_code == 0, answer.output
+    assert place.read_bytes() == b""
     assert f'\nwitness = "{place}"' in (tmp_path / "berlin" / "data.toml").read_text()
     run("site", "init", tmp_path / "paris", "--name", "paris")
     assert "\n# witness = " in (tmp_path / "paris" / "data.toml").read_text()
