@@ -177,11 +177,11 @@ def recover_command(directory: Path, lost: bool) -> int:
         except LedgerBroken:
             if not lost:
                 raise
-            kept = folder.receipts.with_name(
+            damaged = folder.receipts.with_name(
                 f"receipts.damaged.{folder.receipts.stat().st_mtime_ns}"
             )
-            folder.receipts.rename(kept)
-            click.echo(f"kept the damaged receipts as {kept}")
+            folder.receipts.rename(damaged)
+            click.echo(f"the damaged receipts are now {damaged}")
             folder.receipts.touch(0o600)
             receipts, restored = Receipts.recover(folder.receipts), 0
         if restored:

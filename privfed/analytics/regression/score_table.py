@@ -1,7 +1,8 @@
 """A table as a regression with numbers reads it: each client adds its score and information.
 
-*Sensitivity.* At most one row of a client counts. Its vector at public coefficients has norm at
-most 1 (`privfed.analytics.regression.family`), because its row of the design has norm at most B,
+*Sensitivity.* At most one row of a client counts. Its vector has norm at most 1, as the round clips
+it. At the coefficients that the optimizer computes, nothing is clipped
+(`privfed.analytics.regression.family`), because its row of the design has norm at most B,
 B^2 = 1 + the number of covariates: the intercept is 1; a number, clipped to its public bounds, is
 scaled to [-1, 1]; and the L levels of a covariate are the corners of a regular simplex of norm 1 in
 L - 1 dimensions. So adding or removing a client (or zeroing its message) changes the sum of a round

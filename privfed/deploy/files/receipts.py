@@ -75,8 +75,7 @@ class Receipts:
         """Reads and verifies the file without changes; ignores an incomplete last line.
 
         Raises:
-          LedgerBroken: if the file cannot be read, its hash chain is broken, or lines contradict
-            each other.
+          LedgerBroken: if the file cannot be read, or its lines are no valid chain of receipts.
         """
         try:
             links, torn = chain.read(path)
