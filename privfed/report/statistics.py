@@ -16,7 +16,7 @@ from privfed.analytics.statistics_file import (
     Statistics,
 )
 from privfed.data.tables.dates import iso_date
-from privfed.report.tables import rows
+from privfed.report.tables import head_line, rows
 
 _MOST_VALUES = 6
 
@@ -34,7 +34,7 @@ def statistics_tables(statistics: Statistics) -> tuple[Table, Table]:
         f"most {statistics.rows_per_client} of each",
         "ε": epsilon_at(epsilon, statistics.delta, bool(statistics.note)),
         "unit": f"{statistics.unit}, {statistics.relation}, by {statistics.mechanism} noise",
-        "ledger head": f"{statistics.ledger_head} at 1 charges",
+        "ledger head": head_line(statistics.ledger_head, 1),
         "statistics": f"{statistics.run}/{STATISTICS}",
         "next": f"privfed declare --from {statistics.run} --label COLUMN",
         **({"note": statistics.note} if statistics.note else {}),

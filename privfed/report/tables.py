@@ -58,7 +58,7 @@ def overflow_text(probability: float) -> str:
 
 def head_line(head: str, charges: int) -> str:
     """Formats a ledger's head, which users record elsewhere for `privfed audit --head`."""
-    return f"{head} at {charges} charges"
+    return f"{head} at {counted(charges, 'charge')}"
 
 
 def release_rows(release: SumsRelease) -> dict[str, str]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from accounting import regular
 from privfed.core.errors import Refused
 from privfed.data.tables.columns import Called, Columns, column_names
 from privfed.data.tables.delimited import Dialect
@@ -87,6 +88,7 @@ def _names(path: Path, dialect: Dialect) -> tuple[str, ...] | None:
 
 def _csv_names(path: Path, dialect: Dialect) -> tuple[str, ...] | None:
     """Returns the fields of the first record that is not empty; None if there is none."""
+    regular.refuse_irregular(path)
     decoder, text = codecs.getincrementaldecoder(dialect.encoding)(), ""
     with path.open("rb") as file:
         for _ in range(_LONGEST):
