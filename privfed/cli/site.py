@@ -171,22 +171,14 @@ def recover_command(directory: Path, lost: bool) -> int:
         witness = SiteTable.read(folder.data).witness_path
         try:
             copy = ReceiptsWitness(witness, folder.receipts) if witness else None
-            restored = copy.restore() if copy else 0
-            folder.receipts.touch(0o600)
-            receipts = Receipts.recover(folder.receipts, witness)
+            if restored := copy.restore() if copy else 0:
+                click.echo(f"restored {restored} lines of {folder.receipts} from {witness}")
+                return 0
+            receipts = Receipts.recover(folder.receipts)
         except LedgerBroken:
             if not lost:
                 raise
-            damaged = folder.receipts.with_name(
-                f"receipts.damaged.{folder.receipts.stat().st_mtime_ns}"
-            )
-            folder.receipts.rename(damaged)
-            click.echo(f"the damaged receipts are now {damaged}")
-            folder.receipts.touch(0o600)
-            receipts, restored = Receipts.recover(folder.receipts), 0
-        if restored:
-            click.echo(f"restored {restored} lines of {folder.receipts} from {witness}")
-            return 0
+            receipts = _begun_again(folder.receipts)
         if not lost:
             why = f"{witness} holds no further line" if witness else "data.toml names no witness"
             click.echo(
@@ -201,6 +193,22 @@ def recover_command(directory: Path, lost: bool) -> int:
             "the charges in the coordinator's ledgers"
         )
     return 0
+
+
+def _begun_again(path: Path) -> Receipts:
+    """Returns the receipts at `path`; damaged ones are moved aside, and missing ones begun."""
+    from accounting.errors import LedgerBroken
+    from privfed.deploy.files.receipts import Receipts
+
+    try:
+        return Receipts.recover(path)
+    except LedgerBroken:
+        if path.exists():
+            damaged = path.with_name(f"receipts.damaged.{path.stat().st_mtime_ns}")
+            path.rename(damaged)
+            click.echo(f"the damaged receipts are now {damaged}")
+        path.touch(0o600)
+        return Receipts.recover(path)
 
 
 def _check_lines(checked: SiteCheck) -> Iterator[str]:

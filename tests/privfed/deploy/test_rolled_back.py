@@ -280,8 +280,20 @@ def test_damaged_receipts_are_kept_and_recorded_as_lost(made, tmp_path):
     assert Receipts.load(receipts).lost
     assert [*receipts.parent.glob("receipts.damaged.*")]
     receipts.unlink()
+    assert run("site", "recover", made.folder(1).path).exit_code == 5
+    assert not receipts.exists()  # an empty file would give the budget back
     assert run("site", "recover", made.folder(1).path, "--lost").exit_code == 0
     assert Receipts.load(receipts).lost
+
+
+def test_a_witness_that_is_away_does_not_cost_the_receipts(made, witnessed, tmp_path):
+    played(made, tmp_path / "first")
+    shutil.rmtree(witnessed.parent)
+    assert run("site", "recover", made.folder(0).path).exit_code == 5
+    whole = made.folder(0).receipts.read_bytes()
+    assert run("site", "recover", made.folder(0).path, "--lost").exit_code == 0
+    assert made.folder(0).receipts.read_bytes().startswith(whole)
+    assert Receipts.load(made.folder(0).receipts).lost
 
 
 def test_a_new_site_may_name_its_witness(tmp_path):
