@@ -206,7 +206,9 @@ class NumberDesign:
             y = ((eta + rng.normal(0, 15, clients)).clip(low, high) - low) / (high - low) * 2 - 1
         else:
             y = rng.poisson(exposure * np.exp(eta)).clip(max=self.bounds[1]).astype(float)
-        corners = [each.corners for each in columns.covariates if hasattr(each, "corners")]
+        corners = [
+            each.corners for each in columns.covariates if isinstance(each, CovariateCorners)
+        ]
         numbers = [(age - 57.5) / 32.5, (bmi - 27.5) / 12.5]
         offset = np.log(exposure / columns.exposures[1])
         parts = [np.ones((clients, 1)), corners[0][arm], corners[1][ward]]

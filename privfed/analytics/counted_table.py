@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
 from privfed.analytics.description_run import counting_run
-from privfed.analytics.questions import chosen_rows
+from privfed.analytics.questions import ClientRows, chosen_rows
 from privfed.config.config import Config
 from privfed.core.errors import Refused
 from privfed.core.parts import Part
@@ -24,7 +24,7 @@ from privfed.core.streams import Streams
 from privfed.core.vector import Indices
 from privfed.data.federation import Examples, client_number
 from privfed.data.sources.table import origins_of_file
-from privfed.data.tables.cells import CellRules, Words
+from privfed.data.tables.cells import CellRules
 from privfed.data.tables.columns import Columns
 from privfed.data.tables.delimited import Dialect, known_encoding
 from privfed.data.tables.missing import refuse_absent
@@ -41,25 +41,11 @@ class ClientVector(Protocol):
         """The number of entries of the vector."""
 
     @property
-    def nobody(self) -> NDArray[Any]:
+    def zero_input(self) -> NDArray[Any]:
         """The input of the model, shape `[1, width]`, whose vector is zero."""
 
-    def of_table(
-        self,
-        columns: Mapping[str, Words],
-        dialect: Dialect,
-        chosen: Indices,
-        clients: Indices,
-        sizes: Indices,
-    ) -> NDArray[Any]:
+    def of_table(self, rows: ClientRows) -> NDArray[Any]:
         """Returns the input of the model from which each client's vector follows.
-
-        Args:
-          columns: the requested columns by name.
-          dialect: the format of the table.
-          chosen: the rows that count, shape `[r]`.
-          clients: the client of each such row, ascending, shape `[r]`.
-          sizes: number of rows of each client, shape `[clients]`.
 
         Returns:
           Inputs, shape `[clients, width]`. Integers are indices of the counts to which a client
@@ -78,7 +64,7 @@ class ClientCounts(ClientVector, Protocol):
 class OneCell:
     """Counts of which each client adds 1 to exactly one; the last is for unusable entries."""
 
-    nobody = np.full((1, 1), -1)
+    zero_input = np.full((1, 1), -1)
 
     @property
     @abc.abstractmethod
@@ -89,20 +75,10 @@ class OneCell:
     def amplitudes(self) -> NDArray[np.float64]:
         return np.ones(self.length)
 
-    def counted(
-        self, cells: Indices, usable: Bools, chosen: Indices, clients: Indices, sizes: Indices
-    ) -> Indices:
-        """Returns the cell of each client, `[clients, 1]`.
-
-        Args:
-          cells: the cell of each row, shape `[N]`.
-          usable: mask of the usable rows, shape `[N]`.
-          chosen: the rows that count, one of each client, shape `[r]`.
-          clients: the client of each such row, ascending, shape `[r]`.
-          sizes: number of rows of each client, shape `[clients]`.
-        """
-        out = np.full((len(sizes), 1), self.length - 1, dtype=np.int64)
-        out[clients, 0] = np.where(usable, cells, self.length - 1)[chosen]
+    def counted(self, cells: Indices, usable: Bools, rows: ClientRows) -> Indices:
+        """Returns the cell of each client, `[clients, 1]`, from those of all rows, `[N]`."""
+        out = np.full((len(rows.sizes), 1), self.length - 1, dtype=np.int64)
+        out[rows.clients, 0] = np.where(usable, cells, self.length - 1)[rows.chosen]
         return out
 
 
@@ -206,11 +182,12 @@ class CountedTable(Part):
         """Returns the origins that the same table has as a source of training examples."""
         return origins_of_file(self.client, self.path)
 
-    def refuse_several_cells(self, counted: Iterable[str]) -> None:
-        """Raises `ValueError` unless a client is one cell of `counted` columns, named once each."""
+    def refuse_several_cells(self) -> None:
+        """Raises `ValueError` unless one row of a client counts, and columns are named once."""
         if self.rows_per_client != 1:
             raise ValueError("rows_per_client has to be 1: a client is one cell of the table")
-        named = [*counted, self.client, *filter(None, [self.site])]
+        named = [name for names in self.requested().values() for name in names]
+        named += [self.client, *filter(None, [self.site])]
         if len({*named}) < len(named):
             raise ValueError(f"columns are named twice in {', '.join(named)}; expected each once")
 
@@ -236,10 +213,11 @@ class CountedTable(Part):
         if streams is not None:
             numbers = np.array([client_number(name) for name in client_names])[persons]
             order = _order(whose, numbers, streams)
-        chosen, clients_of = chosen_rows(whose, order, self.rows_per_client)
-        sizes = np.bincount(whose)
-        x = self.questions.of_table(columns.words, self.dialect, chosen, clients_of, sizes)
-        examples = replace(_examples(x), owners=persons, clients=client_names)
+        chosen = chosen_rows(whose, order, self.rows_per_client)
+        rows = ClientRows(columns.words, self.dialect, *chosen, np.bincount(whose))
+        examples = replace(
+            _examples(self.questions.of_table(rows)), owners=persons, clients=client_names
+        )
         return replace(examples, sites=at, site_names=site_names) if self.site else examples
 
     def _columns(self, table: Readable) -> Columns:
@@ -259,7 +237,7 @@ class CountedTable(Part):
 
     def declared_example(self) -> Examples:
         """Returns one synthetic example, whose vector is zero; no data are read."""
-        return _examples(self.questions.nobody)
+        return _examples(self.questions.zero_input)
 
 
 def _order(whose: Indices, numbers: Indices, streams: Streams) -> np.ndarray:

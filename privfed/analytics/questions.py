@@ -211,6 +211,25 @@ def as_values(name: str, values: Collection[object]) -> ValuesQuestion:
     return ValuesQuestion(name, tuple(as_text(value) for value in values))
 
 
+@dataclass(frozen=True, eq=False)
+class ClientRows:
+    """A table's rows that count, and the clients to which they belong.
+
+    Attributes:
+      columns: the requested columns by name.
+      dialect: the format of the table.
+      chosen: the rows that count, shape `[r]`.
+      clients: the client of each such row, ascending, shape `[r]`.
+      sizes: number of rows of each client, shape `[clients]`.
+    """
+
+    columns: Mapping[str, Words]
+    dialect: Dialect
+    chosen: Indices
+    clients: Indices
+    sizes: Indices
+
+
 SIZES = (*range(1, 17), *(2**power + 1 for power in range(4, 13)))
 """The smallest number of rows in each cell that counts clients by their number of rows."""
 
@@ -238,7 +257,7 @@ class Questions:
         return self.rows * sum(question.width for question in self.questions) + 1
 
     @property
-    def nobody(self) -> Indices:
+    def zero_input(self) -> Indices:
         return np.full((1, self.width), -1)
 
     @property
@@ -248,34 +267,12 @@ class Questions:
         together = np.concatenate([*parts, np.ones(len(SIZES))])
         return np.asarray(together / np.sqrt(len(self.questions) + 1))
 
-    def of_table(
-        self,
-        columns: Mapping[str, Words],
-        dialect: Dialect,
-        chosen: Indices,
-        clients: Indices,
-        sizes: Indices,
-    ) -> Indices:
+    def of_table(self, rows: ClientRows) -> Indices:
         """Returns the counts of each client: see `privfed.analytics.counted_table.ClientCounts`."""
-        places = [each.places(columns[each.name], dialect) for each in self.questions]
-        return self.of_clients(places, chosen, clients, sizes)
-
-    def of_clients(
-        self, places: Sequence[Indices], chosen: Indices, clients: Indices, sizes: Indices
-    ) -> Indices:
-        """Returns the indices of the counts to which each client adds.
-
-        Args:
-          places: the indices of the counts to which each row adds, by question.
-          chosen: the rows that count, shape `[r]`.
-          clients: the client of each such row, ascending, shape `[r]`.
-          sizes: number of rows of each client, shape `[clients]`.
-
-        Returns:
-          Indices, shape `[clients, width]`, -1 for none.
-        """
+        chosen, clients, sizes = rows.chosen, rows.clients, rows.sizes
         first = np.searchsorted(clients, np.arange(len(sizes)))
         nth = np.arange(len(chosen)) - first[clients]
+        places = [each.places(rows.columns[each.name], rows.dialect) for each in self.questions]
         moved = [
             np.where(each[chosen] >= 0, each[chosen] + start, -1)
             for each, start in zip(places, self.starts, strict=False)

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from accounting import durable
 from accounting.documents import Encoded
 from accounting.errors import AccountingError
-from accounting.guarantee import Guarantee, guarantee
+from accounting.guarantee import Guarantee, guarantee, unbounded
 from accounting.ledger import Ledger
 from privfed.analytics.counted_table import CountedTable
 from privfed.analytics.description_run import HasBudget, counting_run, keys_of_table
 from privfed.auditing.prior_runs import priors
 from privfed.config.config import Config
 from privfed.config.reading import as_written
-from privfed.core.errors import Refused, resume_command
+from privfed.core.errors import Refused, public_text, resume_command
 from privfed.core.text import dump
 from privfed.plan.composed_guarantees import (
     ledger_guarantee,
@@ -177,16 +177,17 @@ class ReleasedSums:
     def with_earlier(self) -> Guarantee | None:
         """The guarantee with the earlier runs that the run file names; None without any.
 
-        None also if one of them cannot be read or composed any more.
+        Its epsilon is infinite if one of them cannot be read or composed any more.
         """
+        privacy = self.config.privacy
         try:
             before = earlier_runs(self.config)
-        except (AccountingError, OSError, Refused):
-            return None
+        except (AccountingError, OSError, Refused) as error:
+            return unbounded(self.ledger.spending, privacy.delta, public_text(error))
         if not before.runs:
             return None
         together = total([before.planned, self.ledger.spending])
-        return guarantee(together, self.config.privacy.delta, self.config.privacy.accountant)
+        return guarantee(together, privacy.delta, privacy.accountant)
 
     @property
     def total(self) -> NDArray[np.float64]:

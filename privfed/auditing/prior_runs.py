@@ -20,6 +20,7 @@ from privfed.config.config import Config
 from privfed.config.population_identity import perhaps_same, same_name, same_unit
 from privfed.core.errors import Broken, Refused
 from privfed.data.federation import Federation
+from privfed.data.source import CountsEarlier
 from privfed.models.recipes import Weighted
 from privfed.plan.assumed import Assumed
 from privfed.plan.assumptions import Incomposable
@@ -77,7 +78,8 @@ def _with_earlier(names: Iterable[str]) -> Iterator[str]:
     for name in names:
         with contextlib.suppress(Broken, Refused, OSError):  # `_ended_run` says what is wrong
             source = RunDirectory.open(Path(name)).config.read().source
-            yield from getattr(source, "earlier", ())
+            if isinstance(source, CountsEarlier):
+                yield from source.earlier
         yield name
 
 

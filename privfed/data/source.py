@@ -82,6 +82,14 @@ class DeclaresExamples(Protocol):
 
 
 @runtime_checkable
+class CountsEarlier(Protocol):
+    """A source whose release is counted next to earlier runs, which its own ledger leaves out."""
+
+    earlier: list[str]
+    """The run directories."""
+
+
+@runtime_checkable
 class UserObjectSource(Protocol):
     """A source of clients that were passed as a Python object, which no file of a run contains."""
 

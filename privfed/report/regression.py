@@ -76,7 +76,7 @@ def pooled_tables(pooled: PooledRegression) -> Group:
 
 
 def _difference(about: Heterogeneity) -> list[str]:
-    """Returns the cells on how much sites differ."""
+    """Returns the cells on heterogeneity between sites."""
     shown = "—" if about.p_value is None else f"{100 * about.i_squared:.0f} %"
     return [str(about.sites), shown, _p_value(about.p_value)]
 

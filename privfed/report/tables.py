@@ -65,11 +65,10 @@ def release_rows(release: SumsRelease) -> dict[str, str]:
     """Returns rows on the cost of a release of counts; a report page states them elsewhere."""
     bound, earlier = release.guarantee, release.with_earlier
     nominal = bool(release.note)
-    together = (
-        {}
-        if earlier is None
-        else {"with earlier": epsilon_at(earlier.epsilon, earlier.delta, nominal)}
-    )
+    together = {}
+    if earlier is not None:
+        why = f": {earlier.missing}" if earlier.missing else ""
+        together["with earlier"] = epsilon_at(earlier.epsilon, earlier.delta, nominal) + why
     return {
         "ε": epsilon_at(bound.epsilon, bound.delta, nominal),
         **({"caveat": bound.caveat} if bound.caveat else {}),

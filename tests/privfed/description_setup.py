@@ -91,19 +91,17 @@ def asked(rows=1, buckets=4, letters=6):
 
 def vectors(question, columns, owners, most=None):
     """Returns each client's vector `[clients, d]`, from columns of cells and their owners."""
-    from privfed.analytics.questions import chosen_rows
+    from privfed.analytics.questions import ClientRows, chosen_rows
 
     owners = np.asarray(owners)
     order = np.arange(len(owners), dtype=np.uint64)
-    chosen, whose = chosen_rows(owners, order, most or question.rows)
-    places = [
-        each.places(words(column), Dialect())
-        for each, column in zip(question.questions, columns, strict=True)
-    ]
+    chosen = chosen_rows(owners, order, most or question.rows)
+    names = (each.name for each in question.questions)
+    by_name = dict(zip(names, map(words, columns), strict=True))
+    rows = ClientRows(by_name, Dialect(), *chosen, np.bincount(owners))
     if most is not None:  # a fault: more rows than those that the amplitudes are for
-        return _spread(question, places, chosen, whose, owners)
-    at = question.of_clients(places, chosen, whose, np.bincount(owners))
-    return _added(at, question)
+        return _spread(question, rows)
+    return _added(question.of_table(rows), question)
 
 
 def _added(at, question):
@@ -113,9 +111,9 @@ def _added(at, question):
     return rows
 
 
-def _spread(question, places, chosen, whose, owners):
+def _spread(question, rows):
     from dataclasses import replace
 
-    wide = replace(question, rows=max(np.bincount(owners)))
-    at = wide.of_clients(places, chosen, whose, np.bincount(owners))
+    wide = replace(question, rows=max(rows.sizes))
+    at = wide.of_table(rows)
     return _added(at, question)

@@ -45,7 +45,7 @@ from privfed.store.run_directory import RunDirectory
 
 @dataclass(frozen=True)
 class Heterogeneity(Encoded):
-    """How much sites differ in a coefficient.
+    """Heterogeneity of a coefficient between sites.
 
     Attributes:
       sites: number of sites with an estimate.
@@ -70,7 +70,7 @@ class PooledRegression(Encoded):
       random_effects: whether sites may have different coefficients.
       clients: estimated number of usable clients.
       regression: the combined estimates. Joint tests of several levels are left out.
-      heterogeneity: how much sites differ, by covariate and level ("" for a number).
+      heterogeneity: heterogeneity of coefficients, by covariate and level ("" for a number).
       guarantee: the largest guarantee of a release, for clients with rows in one of them.
       together: the guarantee of all releases, for clients with rows in all of them.
       note: why epsilon is nominal; None if every release is real.
@@ -187,7 +187,7 @@ def _covariate(
     regression: Regression,
     random_effects: bool,
 ) -> tuple[CovariateEstimate, dict[str, Heterogeneity]]:
-    """Returns the combined estimates for a covariate, and how much sites differ by level."""
+    """Returns the combined estimates for a covariate, and their heterogeneity by level."""
     levels, differences = [], dict[str, Heterogeneity]()
     several = len(covariate.levels) > 1
     for place, level in enumerate(covariate.levels):
@@ -215,7 +215,7 @@ def _known(estimates: Sequence[tuple[float | None, float | None]]) -> tuple[Real
 
 
 def _heterogeneity(values: Reals, variances: Reals) -> Heterogeneity:
-    """Returns how much estimates differ, given their variances."""
+    """Returns the heterogeneity of estimates, given their variances."""
     if len(values) < 2:
         return Heterogeneity(len(values), 0.0, None, 0.0)
     weights = 1.0 / variances

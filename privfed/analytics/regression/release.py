@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from privfed.analytics.regression.family import FAMILIES, Family
 from privfed.analytics.regression.logistic import OutcomeCounts, logistic_regression
 from privfed.analytics.regression.score_model import Newton, information
 from privfed.analytics.regression.score_table import (
-    CovariateNumber,
+    Covariate,
     ScoreColumns,
     ScoreTable,
 )
@@ -282,59 +283,50 @@ def estimated_regression(family: str, columns: ScoreColumns, sums: ScoreSums) ->
 
 def stated_regression(family: str, columns: ScoreColumns, estimates: Fitted | None) -> Regression:
     """Returns the estimates for levels and numbers in their own units."""
-    of, covariates = FAMILIES[family], list[CovariateEstimate]()
-    low, high = columns.bounds
-    largest = float(estimates.coefficients[0]) if estimates else 0.0
-    unit = (high - low) / 2.0 if of.linear else 1.0
-    constant = of.constant(columns.most) - math.log(columns.exposures[1])
-    origin, place = np.eye(1, columns.coefficients)[0], 1
-    for covariate in columns.covariates:
-        some = slice(place, place + covariate.coefficients)
-        place = some.stop
-        if isinstance(covariate, CovariateNumber):
-            half = (covariate.high - covariate.low) / 2.0
-            contrasts: Reals = np.full((1, 1), 1.0 / half)
-            levels: tuple[str, ...] = ("",)
-            origin[some] = -(covariate.low + half) / half
-        else:
-            corners, levels = covariate.corners, covariate.levels.levels
-            contrasts = corners[1:] - corners[:1]
-            origin[some] = corners[0]
-        if estimates is not None:
-            largest += covariate.largest(estimates.coefficients[some])
-        effects = _contrasted(estimates, some, contrasts * unit)
-        first = 1 if len(levels) > 1 else 0
-        covariates.append(
-            covariate_estimate(
-                covariate.name,
-                levels,
-                effects,
-                [*range(first, len(levels))],
-                ratio=bool(of.ratio),
-            )
-        )
+    kind, low = FAMILIES[family], columns.bounds[0]
+    unit = (columns.bounds[1] - low) / 2.0 if kind.linear else 1.0
+    ends = np.cumsum([1, *(len(each.origin) for each in columns.covariates)])
+    parts = [slice(*pair) for pair in pairwise(ends)]
+    covariates = tuple(
+        _covariate(covariate, estimates, part, unit, bool(kind.ratio))
+        for covariate, part in zip(columns.covariates, parts, strict=True)
+    )
     if estimates is None:
-        return Regression(family, of.ratio, None, None, tuple(covariates))
-    shift = low + unit if of.linear else constant
-    intercept = unit * float(origin @ estimates.coefficients) + shift
-    error = unit * math.sqrt(float(origin @ estimates.covariance @ origin))
-    dispersion = None if of.named else unit**2 * estimates.dispersion
-    warning = ""
-    if largest > of.limit:
-        warning = (
-            f"expected counts reach {columns.most / 8.0 * math.exp(largest):.3g} at the ends of "
-            f"all ranges, but are limited to {columns.most / 2.0:g}: if there are such clients, "
-            f"estimates are biased; declare a wider range of {columns.outcome}"
-        )
-    facts = (tuple(covariates), dispersion, "", warning)
-    return Regression(family, of.ratio, intercept, error, *facts)
+        return Regression(family, kind.ratio, None, None, covariates)
+    origin = np.concatenate([[1.0], *(each.origin for each in columns.covariates)])
+    shift = kind.constant(columns.most) - math.log(columns.exposures[1])
+    return Regression(
+        family,
+        kind.ratio,
+        unit * float(origin @ estimates.coefficients) + (low + unit if kind.linear else shift),
+        unit * math.sqrt(float(origin @ estimates.covariance @ origin)),
+        covariates,
+        None if kind.named else unit**2 * estimates.dispersion,
+        warning=_warning(kind, columns, estimates.coefficients, parts),
+    )
 
 
-def _contrasted(
-    estimates: Fitted | None, some: slice, contrasts: Reals
-) -> tuple[Reals, Reals] | None:
-    """Returns the estimates of `contrasts` `[j, c]` of the coefficients `some`, and covariance."""
-    if estimates is None:
-        return None
-    covariance = estimates.covariance[some, some]
-    return contrasts @ estimates.coefficients[some], contrasts @ covariance @ contrasts.T
+def _covariate(
+    covariate: Covariate, estimates: Fitted | None, part: slice, unit: float, ratio: bool
+) -> CovariateEstimate:
+    """Returns the estimates for a covariate, whose coefficients are those in `part`."""
+    effects, names = None, covariate.names
+    if estimates is not None:
+        contrasts = covariate.contrasts * unit
+        covariance = contrasts @ estimates.covariance[part, part] @ contrasts.T
+        effects = contrasts @ estimates.coefficients[part], covariance
+    places = range(len(names) - len(covariate.contrasts), len(names))
+    return covariate_estimate(covariate.name, names, effects, places, ratio=ratio)
+
+
+def _warning(kind: Family, columns: ScoreColumns, b: Reals, parts: Sequence[slice]) -> str:
+    """Returns a warning if linear predictors exceed the family's limit within the ranges."""
+    pairs = zip(columns.covariates, parts, strict=True)
+    largest = float(b[0]) + sum(each.largest(b[part]) for each, part in pairs)
+    if largest <= kind.limit:
+        return ""
+    return (
+        f"expected counts reach {columns.most / 8.0 * math.exp(largest):.3g} at the ends of all "
+        f"ranges, but are limited to {columns.most / 2.0:g}: if there are such clients, estimates "
+        f"are biased; declare a wider range of {columns.outcome}"
+    )

@@ -61,8 +61,8 @@ def vector_length(coefficients: int) -> int:
 class ScoreModel(_Scored):
     """A model whose gradient is a client's vector of score and information.
 
-    Inputs are `[B, k + 3]`: the row of the design (0 for nobody), the outcome, the logarithm of the
-    exposure, and 1 for a client without a usable entry.
+    Inputs are `[B, k + 3]`: the row of the design (0 to add nothing), the outcome, the logarithm of
+    the exposure, and 1 for a client without a usable entry.
     """
 
     linear: ClassVar[bool] = True

@@ -15,21 +15,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from scipy.linalg import helmert
 
 from privfed.analytics.counted_table import refuse_many
-from privfed.analytics.questions import numbers_in, occurrences
+from privfed.analytics.questions import ClientRows, numbers_in, occurrences
 from privfed.analytics.regression.family import FAMILIES, Family
 from privfed.analytics.regression.score_model import FamilyName, vector_length
 from privfed.analytics.regression.table import CovariateLevels, RegressionColumns
 from privfed.analytics.tree import Reals
-from privfed.core.vector import Indices
 from privfed.data.sources.declared_table import Bounds
 from privfed.data.tables.cells import Words
 from privfed.data.tables.delimited import Dialect
@@ -49,9 +46,19 @@ class CovariateNumber:
     high: float
 
     @property
-    def coefficients(self) -> int:
-        """The number of coefficients."""
-        return 1
+    def names(self) -> tuple[str, ...]:
+        """The names of levels; one "" for a number."""
+        return ("",)
+
+    @property
+    def contrasts(self) -> Reals:
+        """Factors from coefficients to the effect of one more unit, shape `[1, 1]`."""
+        return np.full((1, 1), 2.0 / (self.high - self.low))
+
+    @property
+    def origin(self) -> Reals:
+        """The columns of the design at 0, shape `[1]`."""
+        return np.array([-(self.high + self.low) / (self.high - self.low)])
 
     def largest(self, coefficients: Reals) -> float:
         """Returns the largest contribution to a linear predictor, within the range."""
@@ -65,7 +72,7 @@ class CovariateNumber:
 
 @dataclass(frozen=True)
 class CovariateCorners:
-    """A column of levels, which are corners of a simplex."""
+    """A column of levels, which are corners of a regular simplex with norm 1."""
 
     levels: CovariateLevels
 
@@ -75,24 +82,35 @@ class CovariateCorners:
         return self.levels.name
 
     @property
-    def coefficients(self) -> int:
-        """The number of coefficients."""
-        return len(self.levels.levels) - 1
+    def names(self) -> tuple[str, ...]:
+        """The names of levels, of which the first is the reference."""
+        return self.levels.levels
+
+    @property
+    def corners(self) -> Reals:
+        """The corner of each level, shape `[levels, levels - 1]`."""
+        count = len(self.names)
+        return np.asarray(helmert(count).T * math.sqrt(count / (count - 1)))
+
+    @property
+    def contrasts(self) -> Reals:
+        """Factors from coefficients to differences from the reference, one row for each level."""
+        return self.corners[1:] - self.corners[:1]
+
+    @property
+    def origin(self) -> Reals:
+        """The columns of the design at the reference, shape `[levels - 1]`."""
+        return np.asarray(self.corners[0])
 
     def largest(self, coefficients: Reals) -> float:
         """Returns the largest contribution to a linear predictor, of any level."""
         return float((self.corners @ coefficients).max())
 
-    @property
-    def corners(self) -> Reals:
-        """The corner of each level, shape `[levels, levels - 1]`, all of norm 1."""
-        count = len(self.levels.levels)
-        return np.asarray(helmert(count).T * math.sqrt(count / (count - 1)))
-
     def design(self, words: Words, dialect: Dialect) -> Reals:
         """Returns the columns of the design, `[N, levels - 1]`; NaN for entries of no level."""
-        none = np.full((1, self.coefficients), np.nan)
-        return np.concatenate([self.corners, none])[self.levels.places(words, dialect)]
+        corners = self.corners
+        none = np.full((1, corners.shape[1]), np.nan)
+        return np.concatenate([corners, none])[self.levels.places(words, dialect)]
 
 
 Covariate = CovariateNumber | CovariateCorners
@@ -126,16 +144,10 @@ class ScoreColumns:
     exposure: str = ""
     exposures: tuple[float, float] = (1.0, 1.0)
 
-    @cached_property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that are read."""
-        names = (covariate.name for covariate in self.covariates)
-        return (self.outcome, *names, *filter(None, [self.exposure]))
-
     @property
     def coefficients(self) -> int:
         """The number of coefficients, with the intercept."""
-        return 1 + sum(covariate.coefficients for covariate in self.covariates)
+        return 1 + sum(len(covariate.origin) for covariate in self.covariates)
 
     @property
     def length(self) -> int:
@@ -143,7 +155,7 @@ class ScoreColumns:
         return vector_length(self.coefficients)
 
     @property
-    def nobody(self) -> Reals:
+    def zero_input(self) -> Reals:
         """The input of the model whose vector is zero, shape `[1, k + 3]`."""
         return np.zeros((1, self.coefficients + 3))
 
@@ -152,42 +164,35 @@ class ScoreColumns:
         """M, the largest outcome after scaling."""
         return self.bounds[1] if not (self.family.named or self.family.linear) else 1.0
 
-    def of_table(
-        self,
-        columns: Mapping[str, Words],
-        dialect: Dialect,
-        chosen: Indices,
-        clients: Indices,
-        sizes: Indices,
-    ) -> NDArray[Any]:
+    def of_table(self, rows: ClientRows) -> Reals:
         """Returns the model's inputs; see `privfed.analytics.counted_table.ClientVector`.
 
         A row is unusable if an entry is empty, no finite number, or of no level.
         """
-        parts = [each.design(columns[each.name], dialect) for each in self.covariates]
-        y, offset = self._outcomes(columns, dialect), self._offsets(columns, dialect)
-        rows = np.concatenate([np.ones((len(y), 1)), *parts, y[:, None], offset[:, None]], axis=1)
-        usable = np.isfinite(rows).all(axis=1)
-        inputs = np.concatenate([np.where(usable[:, None], rows, 0.0), ~usable[:, None]], axis=1)
-        out = np.zeros((len(sizes), inputs.shape[1]))
-        out[clients] = inputs[chosen]
+        parts = [each.design(rows.columns[each.name], rows.dialect) for each in self.covariates]
+        y, offset = self._outcomes(rows), self._offsets(rows)
+        design = np.concatenate([np.ones((len(y), 1)), *parts, y[:, None], offset[:, None]], axis=1)
+        usable = np.isfinite(design).all(axis=1)[:, None]
+        inputs = np.concatenate([np.where(usable, design, 0.0), ~usable], axis=1)
+        out = np.zeros((len(rows.sizes), inputs.shape[1]))
+        out[rows.clients] = inputs[rows.chosen]
         return out
 
-    def _outcomes(self, columns: Mapping[str, Words], dialect: Dialect) -> Reals:
+    def _outcomes(self, rows: ClientRows) -> Reals:
         """Returns the scaled outcome of each row, NaN for unusable entries, `[N]`."""
-        words = columns[self.outcome]
+        words = rows.columns[self.outcome]
         if self.family.named:
-            occurred, known = occurrences(words, self.occurred, dialect)
+            occurred, known = occurrences(words, self.occurred, rows.dialect)
             return np.where(known, occurred.astype(np.float64), np.nan)
         low, high = self.bounds
-        clipped = np.clip(_finite(words, dialect), low, high)
+        clipped = np.clip(_finite(words, rows.dialect), low, high)
         return (clipped - low) / (high - low) * 2.0 - 1.0 if self.family.linear else clipped
 
-    def _offsets(self, columns: Mapping[str, Words], dialect: Dialect) -> Reals:
+    def _offsets(self, rows: ClientRows) -> Reals:
         """Returns the logarithm of each row's exposure, relative to the largest, `[N]`."""
         if not self.exposure:
-            return np.zeros(len(columns[self.outcome].codes))
-        numbers = _finite(columns[self.exposure], dialect)
+            return np.zeros(len(rows.columns[self.outcome].codes))
+        numbers = _finite(rows.columns[self.exposure], rows.dialect)
         clipped = np.clip(np.where(numbers > 0.0, numbers, np.nan), *self.exposures)
         return np.log(clipped / self.exposures[1])
 

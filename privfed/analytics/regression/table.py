@@ -28,7 +28,7 @@ from privfed.analytics.counted_table import (
     refuse_many,
     refuse_unordered,
 )
-from privfed.analytics.questions import as_values, numbers_in, occurrences
+from privfed.analytics.questions import ClientRows, as_values, numbers_in, occurrences
 from privfed.core.text import number
 from privfed.core.vector import Indices
 from privfed.data.tables.cells import Words
@@ -88,25 +88,18 @@ class RegressionCells(OneCell):
     def length(self) -> int:
         return math.prod(self.shape) * 2 + 1
 
-    def of_table(
-        self,
-        columns: Mapping[str, Words],
-        dialect: Dialect,
-        chosen: Indices,
-        clients: Indices,
-        sizes: Indices,
-    ) -> Indices:
+    def of_table(self, rows: ClientRows) -> Indices:
         """Returns the cell of each client; see `privfed.analytics.counted_table.ClientVector`.
 
         A row is unusable if its outcome is empty, or if a covariate has none of its levels.
         """
-        occurred, usable = occurrences(columns[self.outcome], self.occurred, dialect)
+        occurred, usable = occurrences(rows.columns[self.outcome], self.occurred, rows.dialect)
         cells = np.zeros(len(occurred), dtype=np.int64)
         for covariate in self.covariates:
-            levels = covariate.places(columns[covariate.name], dialect)
+            levels = covariate.places(rows.columns[covariate.name], rows.dialect)
             usable = usable & (levels >= 0)
             cells = cells * len(covariate.levels) + levels
-        return self.counted(cells * 2 + ~occurred, usable, chosen, clients, sizes)
+        return self.counted(cells * 2 + ~occurred, usable, rows)
 
 
 class RegressionColumns(CountedTable):
@@ -144,7 +137,7 @@ class RegressionColumns(CountedTable):
             )
         for edges in self.cuts.values():
             refuse_unordered(edges)
-        self.refuse_several_cells([self.outcome, *self.covariates])
+        self.refuse_several_cells()
         for covariate in map(self.covariate, [*self.levels, *self.cuts]):
             if len({*covariate.levels}) < max(len(covariate.levels), 2):
                 raise ValueError(

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -27,10 +26,8 @@ from privfed.analytics.counted_table import (
     refuse_many,
     refuse_unordered,
 )
-from privfed.analytics.questions import as_values, numbers_in, occurrences
+from privfed.analytics.questions import ClientRows, as_values, numbers_in, occurrences
 from privfed.core.vector import Indices
-from privfed.data.tables.cells import Words
-from privfed.data.tables.delimited import Dialect
 
 
 @dataclass(frozen=True)
@@ -63,38 +60,23 @@ class SurvivalCells(OneCell):
     def length(self) -> int:
         return len(self.groups) * self.bins * 2 + 1
 
-    @cached_property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that are read."""
-        return tuple(filter(None, (self.time, self.event, self.group)))
-
-    def of_table(
-        self,
-        columns: Mapping[str, Words],
-        dialect: Dialect,
-        chosen: Indices,
-        clients: Indices,
-        sizes: Indices,
-    ) -> Indices:
+    def of_table(self, rows: ClientRows) -> Indices:
         """Returns the cell of each client; see `privfed.analytics.counted_table.ClientVector`.
 
         A time from the last edge on is censored at the last edge. A row is unusable if its time is
         no number or below the first edge, if its event is empty, or if its group is not declared.
         """
-        times = numbers_in(columns[self.time], dialect)
-        events, known = occurrences(columns[self.event], self.occurred, dialect)
-        groups = self._groups(columns, dialect, len(times))
+        times = numbers_in(rows.columns[self.time], rows.dialect)
+        events, known = occurrences(rows.columns[self.event], self.occurred, rows.dialect)
+        groups = np.zeros(len(times), dtype=np.int64)
+        if self.group:
+            declared = as_values(self.group, self.groups)
+            groups = declared.levels(rows.columns[self.group], rows.dialect)
         late = times >= self.edges[-1]
         bins = np.clip(np.searchsorted(self.edges, times, side="right") - 1, 0, self.bins - 1)
         cells = (groups * self.bins + bins) * 2 + np.where(events & ~late, 0, 1)
         usable = known & (groups >= 0) & (times >= self.edges[0])  # False for NaN
-        return self.counted(cells, usable, chosen, clients, sizes)
-
-    def _groups(self, columns: Mapping[str, Words], dialect: Dialect, rows: int) -> Indices:
-        """Returns the group of each row, -1 for groups that are not declared, `[N]`."""
-        if not self.group:
-            return np.zeros(rows, dtype=np.int64)
-        return as_values(self.group, self.groups).levels(columns[self.group], dialect)
+        return self.counted(cells, usable, rows)
 
 
 class SurvivalTable(CountedTable):
@@ -119,7 +101,7 @@ class SurvivalTable(CountedTable):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        self.refuse_several_cells(self.questions.columns)
+        self.refuse_several_cells()
         refuse_unordered(self.edges)
         if bool(self.group) != bool(self.groups):
             raise ValueError("group and groups are the column and its values; expected both")

@@ -90,7 +90,7 @@ def test_one_row_of_a_client_counts(tmp_path):
 def test_a_client_changes_the_counts_by_at_most_one():
     """The sensitivity that is charged; one count per covariate would have that of sqrt(2)."""
     cells = RegressionTable(**KEYS, path="x").questions
-    assert cells.nobody.shape == (1, 1)
+    assert cells.zero_input.shape == (1, 1)
     assert (cells.amplitudes == 1.0).all()
     margins = np.zeros((4, 4))  # what a client of each cell would add to counts of single levels
     for cell, (sex, age) in enumerate(np.ndindex(2, 2)):

@@ -234,6 +234,8 @@ def test_earlier_runs_are_counted_next_to_a_release_and_by_those_that_count_it(t
     config = load(path, [word for word in (*counted, *trained) if word != "--set"])
     assert len(priors(config).runs) == 2
     (first / "ledger.jsonl").rename(first / "moved")
+    assert regression_of(second).with_earlier.epsilon == math.inf
+    assert "with earlier" in run("regress", second).stdout
     wrong = run("regress", path, *LINEAR, "--epsilon", "2", *prior, "--out", tmp_path / "third")
     assert wrong.exit_code != 0
     assert not (tmp_path / "third" / "ledger.jsonl").exists()
@@ -290,6 +292,7 @@ def test_the_share_of_a_budget_covers_all_rounds(tmp_path):
         (("--outcome", "died", "--by", "arm", "--rounds", "9"), "takes one round"),
         ((*POISSON[:-1], "years"), "does not declare its range"),
         ((*LINEAR, "--by", "days"), "named twice"),
+        ((*POISSON[:-1], "visits"), "named twice"),
         ((*LINEAR, "--by", "arm"), "--by names 'arm' twice"),
         ((*LINEAR, "--occurred", "1"), "--occurred is '1', but --family is 'linear'"),
         (("--outcome", "visits", "--by", "arm"), "pass --family linear for numbers or poisson"),

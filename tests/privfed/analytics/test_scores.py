@@ -57,7 +57,7 @@ def test_a_client_adds_a_vector_of_norm_at_most_one(family):
     assert max(norms) > 0.99  # a larger factor would break the bound
 
 
-def test_a_client_without_a_usable_entry_adds_one_count_and_nobody_adds_nothing():
+def test_a_client_without_a_usable_entry_adds_one_count_and_zero_inputs_add_nothing():
     columns = LOGISTIC.columns
     k = columns.coefficients
     model = ScoreModel(family="logistic", coefficients=k, squared_norm=5.0, most=1.0).build(
@@ -69,8 +69,8 @@ def test_a_client_without_a_usable_entry_adds_one_count_and_nobody_adds_nothing(
         x[0, -1] = flag
         (gradient,) = torch.autograd.grad(model(x).sum(), sums)
         assert gradient.norm() == pytest.approx(norm)
-    assert columns.nobody.shape == (1, k + 3)
-    assert not columns.nobody.any()
+    assert columns.zero_input.shape == (1, k + 3)
+    assert not columns.zero_input.any()
 
 
 def test_the_matrix_is_that_of_its_upper_triangle():

@@ -75,7 +75,7 @@ def test_a_client_changes_the_counts_by_at_most_one():
     """The sensitivity that is charged; sums over the bins at risk would have that of sqrt(bins)."""
     table = SurvivalTable(path="x", client="p", time="t", event="e", edges=[0.0, 1.0, 2.0, 3.0])
     cells = table.questions
-    assert cells.nobody.shape == (1, 1)
+    assert cells.zero_input.shape == (1, 1)
     assert (cells.amplitudes == 1.0).all()
     at_risk = np.triu(np.ones((3, 3)))  # what a client of each bin would add to numbers at risk
     assert np.linalg.norm(at_risk, axis=0).max() == pytest.approx(math.sqrt(3))
