@@ -355,10 +355,12 @@ def test_a_site_without_its_file_or_a_column_declines(made, case, caplog):
     assert ("does not exist" if case == "no file" else "'bmi'") in caplog.text
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "ascii"])
 @pytest.mark.parametrize("absent", [False, True])
-def test_no_byte_of_a_row_changes_whether_a_site_declines(made, absent):
+def test_no_byte_of_a_row_changes_whether_a_site_declines(made, absent, encoding):
     """A cell that cannot be decoded, anywhere in the file."""
     table, declaration = made.table("h0"), made.declaration()[0]
+    made.folder(0).data.write_text(f'{data_text(table)}encoding = "{encoding}"\n')
     if absent:
         SPOILED["another column"](made)
     message = made.signed(Kind.DECLARATION, declaration.run, declaration.encode())

@@ -244,9 +244,6 @@ def test_lost_receipts_end_all_runs_on_the_population(made, tmp_path):
     bound, _ = receipts.guarantees(1e-3)
     assert bound.epsilon == float("inf")
     assert "were lost" in bound.missing
-    line = Receipts.load(made.folder(0).receipts)
-    known = next(iter(next(iter(line._runs.values())).lines.values()))
-    assert not receipts.affords(SpendingLimit(epsilon=1e300, delta=1e-3), known)
     stated = json.loads(run("site", "receipts", folder, "--json").stdout)
     assert stated["lost"]
     with pytest.raises(Busy, match="h1: declined receipts"):
@@ -254,6 +251,17 @@ def test_lost_receipts_end_all_runs_on_the_population(made, tmp_path):
     (made.root / ANSWERED).unlink()
     with pytest.raises(Busy, match=f"h1: declined {Code.BUDGET}"):
         played(made, tmp_path / "third", ALL)
+
+
+def test_lost_receipts_afford_no_round_that_was_charged_already(made, tmp_path):
+    """Its line may be among those that were lost, and its clients would be sampled twice."""
+    played(made, tmp_path / "first")
+    receipts = Receipts.recover(made.folder(0).receipts)
+    run_of_all = receipts.runs[0].run
+    limit, charged = SpendingLimit(epsilon=1e300, delta=1e-3), receipts.last(run_of_all)
+    assert receipts.affords(limit, charged)
+    receipts.declare_lost()
+    assert not receipts.affords(limit, charged)
 
 
 def test_recovery_waits_for_the_agent_and_changes_nothing_without_need(made):
