@@ -40,8 +40,8 @@ def regression(
         counts.
       exposure: for counts: the column of exposures, such as a time at risk, whose range
         [data.features] declares.
-      rounds: number of rounds of logistic regression on numbers (None: 6) and of Poisson
-        regression (None: 7).
+      rounds: number of rounds of logistic regression on numbers and of Poisson regression; None:
+        8.
       random_effects: for several directories: whether sites may have different coefficients.
       epsilon: epsilon of the release; None: the share `budget.statistics` of the run file.
       delta: delta of the release; None: that of the run file.

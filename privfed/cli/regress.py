@@ -25,7 +25,7 @@ from privfed.core.errors import Refused
 
 
 @click.command("regress")
-@click.argument("run_files", metavar="RUN.toml", type=ANY_PATH, nargs=-1, required=True)
+@click.argument("run_files", metavar="RUN.toml|RUN_DIR…", type=ANY_PATH, nargs=-1, required=True)
 @OVERRIDES
 @click.option("--outcome", default="", help="The column of outcomes.")
 @click.option(
@@ -58,7 +58,7 @@ from privfed.core.errors import Refused
 @click.option(
     "--rounds",
     type=click.IntRange(1, 1000),
-    help="Number of rounds, if logistic on numbers (default: 6) or poisson (default: 7).",
+    help="Number of rounds, if logistic on numbers or poisson; default: 8.",
 )
 @click.option(
     "--random-effects",

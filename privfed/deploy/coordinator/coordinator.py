@@ -18,7 +18,7 @@ from privfed.deploy.carriers.carrier import UNREACHABLE, Carrier
 from privfed.deploy.coordinator.answered import AnsweredRecord
 from privfed.deploy.coordinator.sum_session import SumSession, start_session
 from privfed.deploy.messages.declaration import Declaration
-from privfed.deploy.messages.envelope import NO_RUN, Envelope, Kind, Reply, read_answer
+from privfed.deploy.messages.envelope import Envelope, Kind, Reply, read_answer
 from privfed.deploy.messages.place import Place
 from privfed.deploy.messages.questions import Question
 from privfed.privacy.mechanism import BoundedSum, PublicState
@@ -187,8 +187,7 @@ class Coordinator:
         deadline = time.monotonic() + seconds
         run = self.declaration.run
         for site, body in bodies.items():
-            about = NO_RUN if kind is Kind.ANSWERED else run
-            envelope = Envelope(self.federation, about, kind, body).signed(self.key)
+            envelope = Envelope(self.federation, run, kind, body).signed(self.key)
             self.carrier.send(site, envelope.encode(), deadline)
         answers: dict[int, bytes] = {}
         awaited = set(bodies)

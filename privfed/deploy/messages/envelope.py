@@ -32,7 +32,7 @@ class Kind(IntEnum):
     DECLARATION = 3
     """The declaration of a run, before any question."""
     ANSWERED = 4
-    """The last exchange that the site answered, before a declaration; belongs to no run."""
+    """The last exchange that the site answered, of any run, before a declaration."""
 
 
 class Reply(IntEnum):
