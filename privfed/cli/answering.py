@@ -28,6 +28,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
 OPTIONAL_RUN_FILE = click.argument("run_file", metavar="[RUN.toml]", required=False, type=ANY_PATH)
+SITE_FOLDER = click.argument("directory", metavar="DIR", type=DIRECTORY)
 RUN_DIRECTORY = click.argument("directory", metavar="RUN_DIR", type=DIRECTORY)
 OVERRIDES = click.option(
     "--set",

@@ -16,6 +16,7 @@ from privfed.cli.attack import attack
 from privfed.cli.audit import audit_command
 from privfed.cli.calibrate import calibrate_command
 from privfed.cli.canaries import canary
+from privfed.cli.carriers import flower
 from privfed.cli.check import check_command
 from privfed.cli.describe import declare_command, describe_command
 from privfed.cli.experiment import experiment_command
@@ -28,7 +29,7 @@ from privfed.cli.runs import (
     runs_command,
     verify_command,
 )
-from privfed.cli.site import flower, site
+from privfed.cli.site import site
 from privfed.cli.survive import survive_command
 from privfed.cli.train import train_command
 from privfed.cli.trained_model import evaluate_command, export_command, predict_command

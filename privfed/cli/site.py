@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from privfed.cli import operations
 from privfed.cli.answering import (
     ANY_PATH,
-    DIRECTORY,
     FILE,
     JSON,
+    SITE_FOLDER,
     answers_errors,
     print_json,
     quotes_on_request,
@@ -26,12 +27,15 @@ if TYPE_CHECKING:
     from privfed.deploy.site.site_check import SiteCheck
 
 
-SITE_FOLDER = click.argument("directory", metavar="DIR", type=DIRECTORY)
-
-
 @click.group("site")
 def site() -> None:
     """A site of a federation: its key, its policy, and its receipts."""
+
+
+site.add_command(operations.approve_command)
+site.add_command(operations.decline_command)
+site.add_command(operations.pending_command)
+site.add_command(operations.status_command)
 
 
 @site.command("init")
@@ -97,19 +101,22 @@ def check_site_command(directory: Path, run_file: Path, as_json: bool) -> int:
 
 @site.command("serve")
 @SITE_FOLDER
+@click.option("--json", "as_json", is_flag=True, help="Print events as JSON, one object in a line.")
 @answers_errors
-def serve_command(directory: Path) -> int:
+def serve_command(directory: Path, as_json: bool) -> int:
     """Answer at the site's socket until Ctrl-C, or until a service manager ends it.
 
-    Refused requests, with reasons, are written only to `log` in the site's folder.
+    Events are printed on standard error, without data. Reasons are written only to `log` in the
+    site's folder.
     """
     from privfed.deploy.files.site_folder import SiteFolder
-    from privfed.deploy.site.agent import logging_to, serving
+    from privfed.deploy.site.agent import serving
+    from privfed.deploy.site.agent_log import logging_to
     from privfed.deploy.site.site_work import flushed_denormals
 
     folder = SiteFolder(directory)
     # Denormals are flushed before threads start, which inherit the setting.
-    with flushed_denormals(), logging_to(folder.log), serving(folder) as member:
+    with flushed_denormals(), logging_to(folder.log, as_json), serving(folder) as member:
         click.echo(
             f"{member.key.name} of the federation {member.federation.name} answers at "
             f"{folder.socket}; its log is {folder.log}",
@@ -223,6 +230,9 @@ def _check_lines(checked: SiteCheck) -> Iterator[str]:
         f"time     the largest cohort of {checked.cohort:,} takes {checked.seconds:.2g} s, reading "
         f"the table {checked.reading:.2g} s, of {number(checked.deadline)} s"
     )
+    if checked.approval is not None:
+        until = f" until {checked.approval.until}" if checked.approval.until else ""
+        yield f"approval {checked.approval.decision}{until}: {checked.approval.digest}"
     yield from (f"warning  {each}" for each in checked.warnings)
 
 
@@ -251,78 +261,3 @@ def _lines(receipts: Receipts, limit: SpendingLimit) -> Iterator[str]:
             "the last line is incomplete after a crash: its request was never answered, so it does "
             "not count"
         )
-
-
-@click.group("flower")
-def flower() -> None:
-    """Run a federation with Flower as the transport of messages (privfed[flower])."""
-
-
-@flower.command("new")
-@click.argument("app", metavar="APP", type=DIRECTORY)
-@click.option("--run", type=FILE, required=True, metavar="RUN.toml", help="The run file.")
-@click.option(
-    "--federation", type=FILE, required=True, metavar="FILE", help=("The federation file.")
-)
-@click.option(
-    "--key", type=FILE, metavar="FILE", help=("The coordinator's key; default: next to the file.")
-)
-@click.option(
-    "--out", type=DIRECTORY, metavar="DIR", help=("The run's folder; default: next to its file.")
-)
-@answers_errors
-def new_app_command(
-    app: Path, run: Path, federation: Path, key: Path | None, out: Path | None
-) -> int:
-    """Write an app for `flwr run`, which names the run's files and copies none of them.
-
-    Writing the app does not need Flower; running it needs Flower on the machine of SuperLink and at
-    every site. The paths are those on the machine of SuperLink.
-    """
-    from privfed.deploy.carriers.flower.new_app import NewApp
-
-    secret = key if key is not None else federation.absolute().parent / "key"
-    folder = out if out is not None else run.absolute().parent / "runs" / run.stem
-    NewApp(app, run, federation, secret, folder).write()
-    click.echo(f"privfed: start the app by: flwr run {app}", err=True)
-    return 0
-
-
-@flower.command("executor")
-@SITE_FOLDER
-@click.option("--runtime", required=True, metavar="HOST:PORT", help="The SuperNode's Runtime API.")
-@click.option(
-    "--secret-file", type=FILE, required=True, help="The same secret file as the SuperNode's."
-)
-@click.option(
-    "--root-certificates", type=FILE, help="TLS certificates of a SuperNode on another machine."
-)
-@answers_errors
-def executor_command(
-    directory: Path, runtime: str, secret_file: Path, root_certificates: Path | None
-) -> int:
-    """Run a site's tasks with the installed privfed, never with code that came with the tasks.
-
-    Start the SuperNode with --isolation process --superexec-auth-secret-file F, and this command
-    with the same file F, which only its owner may read. Ctrl-C ends the command.
-    """
-    import os
-    import threading
-
-    from privfed.core.errors import Refused
-    from privfed.deploy.carriers.flower.new_app import QUIET
-    from privfed.deploy.files.site_folder import SiteFolder
-
-    os.environ.update(QUIET)
-    try:
-        from privfed.deploy.carriers.flower.site_executor import SiteExecutor, read_secret
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] != "flwr":
-            raise
-        raise Refused("Flower is not installed here; run: pip install 'privfed[flower]'") from None
-    certificates = root_certificates.read_bytes() if root_certificates else None
-    socket, secret = SiteFolder(directory).path / "socket", read_secret(secret_file)
-    executor = SiteExecutor(runtime, socket, secret, certificates)
-    click.echo(f"privfed: runs the tasks of {runtime} for {directory}", err=True)
-    executor.serve(threading.Event())
-    return 0

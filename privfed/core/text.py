@@ -15,6 +15,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 from unicodedata import category
 
@@ -44,6 +45,11 @@ def duration(seconds: float) -> str:
     if seconds < 6000:
         return f"{seconds / 60:.2g} min"
     return f"{seconds / 3600:.2g} h"
+
+
+def utc(seconds: float) -> str:
+    """Returns the time in UTC (ISO 8601) that is `seconds` after 1970; "" for 0."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds else ""
 
 
 def about_groups(name: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from privfed.core.errors import Refused
 from privfed.core.parts import Part
@@ -42,7 +42,18 @@ from privfed.data.tables.features import (
 from privfed.data.tables.missing import Missing, absent_column, refuse_absent
 from privfed.data.tables.readable import Readable
 
-Bounds = Annotated[list[float], Field(min_length=2, max_length=2)]
+
+def _of_numbers(value: object) -> object:
+    """Returns `value`; raises `ValueError` for a list of words, which are categories."""
+    if isinstance(value, list) and any(isinstance(each, str) for each in value):
+        raise ValueError(
+            "expected [lowest, highest] of a number; list the words of a column in data.categories "
+            "instead"
+        )
+    return value
+
+
+Bounds = Annotated[list[float], Field(min_length=2, max_length=2), BeforeValidator(_of_numbers)]
 _ESCAPED, _PATTERN = re.compile(r"\[[*?[]\]"), re.compile(r"[*?[]")
 """Characters that make a column's name a pattern: escaped by brackets, and unescaped."""
 

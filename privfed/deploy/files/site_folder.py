@@ -55,6 +55,16 @@ class SiteFolder:
         return self.path / "log"
 
     @property
+    def approvals(self) -> Path:
+        """Path of the folder with a person's decisions about runs."""
+        return self.path / "approvals"
+
+    @property
+    def declined(self) -> Path:
+        """Path of the number of declined messages, by code."""
+        return self.path / "declined.json"
+
+    @property
     def state(self) -> Path:
         """Path of the folder with the state of runs; never copy or restore it."""
         return self.path / "state"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,9 +20,11 @@ from privfed.deploy.files.witness import ReceiptsWitness
 from privfed.deploy.messages.declaration import Declaration
 from privfed.deploy.messages.envelope import Envelope, Kind, Reply, answered, greeting
 from privfed.deploy.messages.place import Place
+from privfed.deploy.site.agent_log import event
 from privfed.deploy.site.joining import CONCURRENT_RUNS, Membership
 from privfed.deploy.site.policy import Declined, LocalPolicy
 from privfed.deploy.site.run_party import RunParty
+from privfed.deploy.site.status import DeclinedCounts
 from privfed.secure.frames import BadMessage
 from privfed.secure.summation import Aborted
 from privfed.store.folders import held_alone
@@ -46,6 +47,7 @@ class Agent:
       refuse_rolled_back: raises `Declined` if the receipts lack an exchange.
       parties: the `RunParty` of each declared run, by hash of the run.
       concurrent_runs: largest number of runs in `parties`; a further run replaces the oldest.
+      declined: counts declined messages.
     """
 
     key: SiteKey
@@ -55,6 +57,7 @@ class Agent:
     refuse_rolled_back: Callable[[Place], None]
     parties: dict[bytes, RunParty]
     concurrent_runs: int
+    declined: DeclinedCounts
 
     def answer(self, data: bytes) -> bytes:
         """Returns the answer to the message `data`; never raises an `Exception`."""
@@ -63,13 +66,15 @@ class Agent:
         except _Unsigned:
             return answered(Reply.UNSIGNED)
         except Declined as declined:
-            _log.warning("declined: %s: %s", declined.code, declined.refusal.reason)
-            return answered(Reply.DECLINED, declined.code.encode())
+            code, reason = declined.code, declined.refusal.reason
+            _log.warning("declined: %s: %s", code, reason, extra=event("declined", code=code.value))
+            self.declined.add(code)
+            return answered(Reply.DECLINED, code.encode())
         except Aborted as malformed:
-            _log.warning("not answered: %s", malformed)
+            _log.warning("not answered: %s", malformed, extra=event("malformed"))
             return answered(Reply.MALFORMED)
         except Exception:  # its text may quote data, and stays in the site's log
-            _log.exception("failed")
+            _log.exception("failed", extra=event("failed"))
             return answered(Reply.FAILED)
 
     def _answer(self, envelope: Envelope, data: bytes) -> bytes:
@@ -85,9 +90,18 @@ class Agent:
             case Kind.DECLARATION:
                 return self._joined(envelope).head
             case Kind.QUESTION:
-                return self._party(envelope.run).question(envelope.body)
+                return self._question(envelope)
             case Kind.STEP:
                 return self._party(envelope.run).step(envelope.body)
+
+    def _question(self, envelope: Envelope) -> bytes:
+        """Returns the answer to a question, which it logs as an event."""
+        party, run = self._party(envelope.run), envelope.run.hex()
+        answer = party.question(envelope.body)
+        last = party.admission.receipts.last(run)
+        place = {"round": last.round, "exchange": last.exchange} if last else {}
+        _log.info("answered a question of %s", run, extra=event("answered", run=run, **place))
+        return answer
 
     def _joined(self, envelope: Envelope) -> RunParty:
         """Returns the party of the declared run; joins the run again if its declaration changed."""
@@ -102,6 +116,8 @@ class Agent:
         while len(self.parties) >= self.concurrent_runs:
             del self.parties[next(iter(self.parties))]
         self.parties[envelope.run] = party
+        run = envelope.run.hex()
+        _log.info("joined the run %s", run, extra=event("joined", run=run))
         return party
 
     def _party(self, run: bytes) -> RunParty:
@@ -174,6 +190,7 @@ def agent_of(member: Membership) -> Agent:
         member.refuse_rolled_back,
         member.rejoined(),
         CONCURRENT_RUNS,
+        DeclinedCounts(member.folder.declined),
     )
 
 
@@ -190,26 +207,3 @@ def serving(folder: SiteFolder) -> Iterator[Membership]:
         member = open_member(folder)
         with LocalServer(folder.socket, agent_of(member).answer, LARGEST).serving():
             yield member
-
-
-_FORM = "%(asctime)s %(levelname)s %(message)s"
-
-
-@contextlib.contextmanager
-def logging_to(path: Path) -> Iterator[None]:
-    """Writes a site's log to the file at `path`, created with mode 600, and to the terminal."""
-    logger = logging.getLogger("privfed.deploy")
-    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
-    handlers: list[logging.Handler] = [logging.FileHandler(path), logging.StreamHandler()]
-    for handler in handlers:
-        handler.setFormatter(logging.Formatter(_FORM))
-        logger.addHandler(handler)
-    before = logger.level
-    logger.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-        for handler in handlers:
-            logger.removeHandler(handler)
-            handler.close()

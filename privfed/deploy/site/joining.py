@@ -14,6 +14,7 @@ from accounting import regular
 from accounting.errors import LedgerBroken
 from privfed.config.config import Config
 from privfed.core.errors import Refused, public_text
+from privfed.deploy.files.approvals import Approval, Approvals, approval_digest
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.files.federation_file import FederationFile
 from privfed.deploy.files.keys import SiteKey
@@ -29,6 +30,7 @@ from privfed.deploy.site.policy import Code, Declined, LocalPolicy, Refusal
 from privfed.deploy.site.policy_check import refusal
 from privfed.deploy.site.population import (
     ReadsTables,
+    about,
     readable_examples,
     site_population,
     synthetic_clients,
@@ -37,7 +39,7 @@ from privfed.deploy.site.release_check import StatesRelease
 from privfed.deploy.site.run_party import FixedTime, RunParty
 from privfed.deploy.site.site_setup import bare_setup, rehearsed_seconds, site_config
 from privfed.deploy.site.site_work import SiteWork
-from privfed.deploy.site.user_modules import outside_part
+from privfed.deploy.site.user_modules import model_file_digest, outside_part
 from privfed.run.setup import Setup
 from privfed.secure.frames import BadMessage
 
@@ -153,6 +155,21 @@ class Membership:
         _refuse(refusal(policy, config, self.federation, parameters))
         return table, setup
 
+    def approval(self, config: Config) -> Approval:
+        """Returns a person's decision about the run `config`, which this site resolved."""
+        digest = approval_digest(config.toml(), model_file_digest(config.names["model"]))
+        return Approvals(self.folder.approvals).of(digest)
+
+    def refuse_unapproved(self, config: Config) -> LocalPolicy:
+        """Returns the current policy. Declines a run that a person has to approve, and has not."""
+        policy = LocalPolicy.read(self.folder.policy)
+        if policy.require.approve == "by_hand":
+            approval = self.approval(config)
+            if approval.decision != "approved":
+                Approvals(self.folder.approvals).record(approval.digest, config.toml())
+                raise Declined(Refusal(Code.APPROVAL, _unapproved(approval, self.folder.path)))
+        return policy
+
     def rehearsed(self, table: SiteTable, setup: Setup) -> float:
         """Returns the seconds that a sum over the largest cohort takes on this machine.
 
@@ -176,6 +193,8 @@ class Membership:
             )
         facts = declaration.text, declaration.examples, declaration.constants
         table, setup = self.accepted(*facts)
+        config = setup.plan.config
+        self.refuse_unapproved(config)
         self.rehearsed(table, setup)
         state = self._state(declaration.run)
         ledger = state.ledger()
@@ -184,7 +203,7 @@ class Membership:
             setup,
             self.receipts,
             ledger,
-            lambda: LocalPolicy.read(self.folder.policy).budget,
+            lambda: self.refuse_unapproved(config).budget,
             self.federation.digest(),
             declaration.run.hex(),
             declaration.digest,
@@ -234,7 +253,7 @@ class Membership:
                 )
                 return empty
             if read.left_out:
-                _log.error("%d CLIENTS DO NOT COUNT:\n%s", read.left_out, read.reason)
+                _log.error("%s CLIENTS DO NOT COUNT:\n%s", about(read.left_out), read.reason)
             return setup.over(population)
 
         def late() -> Setup:
@@ -255,6 +274,15 @@ class Membership:
 def _without_columns(reason: str) -> Refusal | None:
     """Returns the refusal of a run because of the table's header; None for no `reason`."""
     return Refusal(Code.TABLE, reason) if reason else None
+
+
+def _unapproved(approval: Approval, folder: Path) -> str:
+    """Returns the private reason why a run is declined that is not approved."""
+    return (
+        f"the policy requires approval by hand, but this run is {approval.decision}; read "
+        f"{approval.run_file}, and run privfed site approve {folder} {approval.digest}, or privfed "
+        "site decline"
+    )
 
 
 def too_slow(seconds: float, deadline: float) -> Refusal | None:

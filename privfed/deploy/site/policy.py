@@ -52,6 +52,8 @@ class Code(StrEnum):
     """The site's table does not exist, or lacks a column that the run declares."""
     CLIENT = "client"
     """A client may have rows at more sites than the run takes into account."""
+    APPROVAL = "approval"
+    """The policy requires that a person approves the run, and nobody has, or has declined it."""
     DEADLINE = "deadline"
     """The run's deadline is not set, exceeds the policy's, or is too short for this machine."""
 
@@ -128,6 +130,9 @@ class Requirements(Part):
     """"malicious": the run must protect sums even if the server misreports dropouts."""
     sites: int = Field(3, ge=1, le=10_000)
     """The smallest number of surviving sites of a sum that is opened."""
+    approve: Literal["automatic", "by_hand"] = "automatic"
+    """"by_hand": a run that the policy permits also waits until a person approves it (`privfed site
+    approve`). An approval permits nothing that the policy does not."""
 
 
 class Allowances(Part):
@@ -186,6 +191,7 @@ mechanisms = ["discrete_gaussian", "skellam"]  # with central noise ("gaussian")
                                                # this site's sum; add it only to permit this
 threat = "malicious"            # the server may deviate from the protocol; "curious": it does not
 sites = 3                   # smallest number of surviving sites of a sum that is opened
+approve = "automatic"       # "by_hand": each run also waits for privfed site approve
 
 [allow]
 objectives = ["sgd", "fedprox"]

@@ -68,10 +68,13 @@ class Readings(NamedTuple):
 
 
 def by_cause(causes: Mapping[str, int]) -> str:
-    """Returns a line with the number of clients for each cause, the largest number first."""
-    return "\n".join(
-        f"{n:,} client{'s' if n > 1 else ''}: {cause}" for cause, n in Counter(causes).most_common()
-    )
+    """Returns a line with the rounded number of clients for each cause, most frequent first."""
+    return "\n".join(f"{about(n)} clients: {why}" for why, n in Counter(causes).most_common())
+
+
+def about(clients: int) -> str:
+    """Returns a number of clients, rounded to tens."""
+    return f"about {round(clients, -1):,}" if clients >= 10 else "fewer than 10"
 
 
 def readable_examples(source: Part, table: SiteTable) -> Readings:
@@ -105,7 +108,7 @@ def readable_examples(source: Part, table: SiteTable) -> Readings:
         try:
             source.load_from(rows.only(of(some)))
         except Refused as error:
-            return _ROW.sub("", public_text(error))
+            return _ROW.sub("", public_text(error)).removeprefix(f"data: {table.path}: ")
         return ""
 
     good, causes = _good(np.arange(len(clients)), fault)
@@ -113,7 +116,7 @@ def readable_examples(source: Part, table: SiteTable) -> Readings:
         if not _ROW.search(reason):
             raise Refused(reason)
         raise Refused(
-            "no client's rows can be read, so no client would count; correct the table:\n"
+            f"data: {table.path}: no client's rows can be read, so no client would count:\n"
             f"{by_cause(causes)}"
         )
     return Readings(source.load_from(rows.only(of(good))), causes)

@@ -5,6 +5,7 @@ No data are sent from the site, and nothing is charged.
 
 from __future__ import annotations
 
+import re
 import stat
 import time
 from collections import Counter
@@ -16,11 +17,12 @@ from accounting.documents import Encoded
 from accounting.guarantee import guarantee
 from privfed.config.config import Config
 from privfed.core.errors import Refused, public_text
+from privfed.deploy.files.approvals import Approval
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.declaration import ExampleForm
 from privfed.deploy.site.joining import Membership
 from privfed.deploy.site.policy import Code, Declined, LocalPolicy, Refusal, SpendingLimit
-from privfed.deploy.site.population import readable_examples, site_population
+from privfed.deploy.site.population import about, readable_examples, site_population
 from privfed.deploy.site.site_setup import largest_cohort, site_config
 from privfed.deploy.site.user_modules import outside_part
 from privfed.plan.assumptions import Incomposable
@@ -42,6 +44,7 @@ class SiteCheck(Encoded):
       seconds: seconds that this machine takes to train that cohort.
       reading: seconds that this machine takes to read the table.
       deadline: seconds that the run allows for training.
+      approval: a person's decision about the run; None if the policy requires none.
     """
 
     clients: int
@@ -53,6 +56,7 @@ class SiteCheck(Encoded):
     seconds: float
     reading: float
     deadline: float
+    approval: Approval | None = None
     warnings: tuple[str, ...] = ()
     """Problems that should be fixed, but are no reason to decline."""
 
@@ -101,7 +105,7 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
             f"{reading:.2g} s, and longer if rows are unreadable; set reading to at least "
             f"{4 * reading:.2g}"
         )
-    limit = policy.budget
+    limit, by_hand = policy.budget, policy.require.approve == "by_hand"
     return SiteCheck(
         clients=clients.clients,
         rows=len(clients.examples),
@@ -112,6 +116,7 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
         reading=reading,
         seconds=member.rehearsed(table, setup),
         deadline=config.secure.deadline,
+        approval=member.approval(setup.plan.config) if by_hand else None,
         warnings=tuple(_open_table(Path(table.path))),
     )
 
@@ -158,9 +163,12 @@ def _by_cause(config: Config, table: SiteTable, error: Refused) -> Refused:
     if not read.causes:
         return error
     clients = read.left_out + len(read.examples.clients)
+    row = re.search(r", (row \d+)", public_text(error))
+    first = f"\nThe first unreadable row is {row[1]}" if row else ""
     return Refused(
-        f"{public_text(error)}\nThe agent would run, but {read.left_out:,} of {clients:,} clients "
-        f"would not count:\n{read.reason}",
+        f"{table.path}: {about(read.left_out)} of {clients:,} clients have unreadable rows. An "
+        f"agent would leave them out of every sum; correct their rows, or [data] in the run file:\n"
+        f"{read.reason}{first}",
         private=error.private,
         key=error.key,
     )

@@ -75,6 +75,12 @@ def unlisted_model_refusal(policy: LocalPolicy, name: str) -> Refusal | None:
     return None
 
 
+def model_file_digest(name: str) -> str:
+    """Returns the digest of the file of the external model `name`; "" for a built-in model."""
+    path = _file_of(name.partition(":")[0]) if ":" in name else None
+    return file_digest(path) if path else ""
+
+
 def file_digest(path: Path) -> str:
     """Returns the SHA-256 of the file at `path`, in the format of a policy."""
     return DIGEST + hashlib.sha256(path.read_bytes()).hexdigest()

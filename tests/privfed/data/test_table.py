@@ -350,6 +350,7 @@ def test_python_objects_are_never_unpickled(tmp_path):
         ({"labels": ["no"]}, "the label has one class"),
         ({"features": {"age": [3.0, 3.0]}}, "bounds of 'age'"),
         ({"features": {"age": [3.0]}}, "at least 2"),
+        ({"features": {"ward": ["med", "surg", "rare"]}}, "in data.categories instead"),
         ({"features": {}, "categories": {}}, "name at least one column"),
         ({"label": ["ill", "stay"]}, "remove labels, classes"),
         ({"labels": ["no", "no"]}, "names a value twice"),

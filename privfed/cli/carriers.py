@@ -1,0 +1,84 @@
+"""The commands of the carrier Flower: `privfed flower new` and `executor`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from privfed.cli.answering import DIRECTORY, FILE, SITE_FOLDER, answers_errors
+
+
+@click.group("flower")
+def flower() -> None:
+    """Run a federation with Flower as the transport of messages (privfed[flower])."""
+
+
+@flower.command("new")
+@click.argument("app", metavar="APP", type=DIRECTORY)
+@click.option("--run", type=FILE, required=True, metavar="RUN.toml", help="The run file.")
+@click.option(
+    "--federation", type=FILE, required=True, metavar="FILE", help=("The federation file.")
+)
+@click.option(
+    "--key", type=FILE, metavar="FILE", help=("The coordinator's key; default: next to the file.")
+)
+@click.option(
+    "--out", type=DIRECTORY, metavar="DIR", help=("The run's folder; default: next to its file.")
+)
+@answers_errors
+def new_app_command(
+    app: Path, run: Path, federation: Path, key: Path | None, out: Path | None
+) -> int:
+    """Write an app for `flwr run`, which names the run's files and copies none of them.
+
+    Writing the app does not need Flower; running it needs Flower on the machine of SuperLink and at
+    every site. The paths are those on the machine of SuperLink.
+    """
+    from privfed.deploy.carriers.flower.new_app import NewApp
+
+    secret = key if key is not None else federation.absolute().parent / "key"
+    folder = out if out is not None else run.absolute().parent / "runs" / run.stem
+    NewApp(app, run, federation, secret, folder).write()
+    click.echo(f"privfed: start the app by: flwr run {app}", err=True)
+    return 0
+
+
+@flower.command("executor")
+@SITE_FOLDER
+@click.option("--runtime", required=True, metavar="HOST:PORT", help="The SuperNode's Runtime API.")
+@click.option(
+    "--secret-file", type=FILE, required=True, help="The same secret file as the SuperNode's."
+)
+@click.option(
+    "--root-certificates", type=FILE, help="TLS certificates of a SuperNode on another machine."
+)
+@answers_errors
+def executor_command(
+    directory: Path, runtime: str, secret_file: Path, root_certificates: Path | None
+) -> int:
+    """Run a site's tasks with the installed privfed, never with code that came with the tasks.
+
+    Start the SuperNode with --isolation process --superexec-auth-secret-file F, and this command
+    with the same file F, which only its owner may read. Ctrl-C ends the command.
+    """
+    import os
+    import threading
+
+    from privfed.core.errors import Refused
+    from privfed.deploy.carriers.flower.new_app import QUIET
+    from privfed.deploy.files.site_folder import SiteFolder
+
+    os.environ.update(QUIET)
+    try:
+        from privfed.deploy.carriers.flower.site_executor import SiteExecutor, read_secret
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] != "flwr":
+            raise
+        raise Refused("Flower is not installed here; run: pip install 'privfed[flower]'") from None
+    certificates = root_certificates.read_bytes() if root_certificates else None
+    socket, secret = SiteFolder(directory).path / "socket", read_secret(secret_file)
+    executor = SiteExecutor(runtime, socket, secret, certificates)
+    click.echo(f"privfed: runs the tasks of {runtime} for {directory}", err=True)
+    executor.serve(threading.Event())
+    return 0

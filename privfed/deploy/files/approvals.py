@@ -1,0 +1,142 @@
+"""A person's approvals of runs at a site, for a policy with `approve = "by_hand"`.
+
+The folder `approvals` holds up to two files for each run, named by the run's digest. The agent
+writes `<digest>.toml`, the run file as the site understands it. Only `privfed site approve` and
+`privfed site decline` write `<digest>.json`, the decision.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from accounting import regular
+from accounting.documents import Encoded
+from accounting.durable import create, make_folder, write_atomically
+from privfed.core.errors import Refused
+from privfed.core.text import utc
+
+_DIGEST = re.compile("[0-9a-f]{64}")
+_SHORTEST = 8
+"""Digits of a recorded run's digest that suffice on the command line."""
+_MOST = 100
+"""Largest number of recorded run files: declarations cannot fill the site's disk."""
+
+
+class _Decision(BaseModel):
+    """The content of `<digest>.json`; `until` is in seconds since 1970."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    decision: Literal["approved", "declined"]
+    until: float = Field(0.0, ge=0, le=1e11)
+
+
+@dataclass(frozen=True)
+class Approval(Encoded):
+    """The decision about a run.
+
+    Attributes:
+      digest: the run's digest (`approval_digest`), 64 hexadecimal digits.
+      decision: "pending", "approved", "declined", or "expired" for an approval that has ended.
+      declared: time of the first declaration to this site; empty before. Times are ISO 8601, UTC.
+      until: end of the approval; empty without one.
+      run_file: path of the run file, which exists once the run was declared.
+    """
+
+    digest: str
+    decision: str
+    declared: str
+    until: str
+    run_file: str
+
+
+@dataclass(frozen=True)
+class Approvals:
+    """The decisions about runs in the directory `folder`, which may be absent."""
+
+    folder: Path
+
+    def of(self, digest: str) -> Approval:
+        """Returns the decision about a run; a run without one is pending.
+
+        Raises:
+          Refused: if the file of the decision is invalid.
+        """
+        path, text = self._paths(digest)
+        try:
+            stored = _Decision.model_validate_json(regular.read_bytes(path))
+        except FileNotFoundError:
+            stored = None
+        except ValidationError as error:
+            raise Refused(
+                f"{path} is not a decision about a run; remove it, and decide again (privfed site "
+                "approve)"
+            ) from error
+        ended = stored and stored.decision == "approved" and time.time() >= stored.until
+        return Approval(
+            digest,
+            "pending" if stored is None else "expired" if ended else stored.decision,
+            utc(text.stat().st_mtime if text.exists() else 0.0),
+            utc(stored.until if stored else 0.0),
+            str(text),
+        )
+
+    def record(self, digest: str, run_file: str) -> None:
+        """Stores the run file of a declared run; does nothing if it, or 100 others, are stored."""
+        if len(list(self.folder.glob("*.toml"))) < _MOST:
+            make_folder(self.folder, 0o700)
+            with suppress(FileExistsError):
+                create(self._paths(digest)[1], run_file.encode())
+
+    def all(self) -> Iterator[Approval]:
+        """Yields the decisions about all declared or decided runs, the latest declaration first."""
+        names = {path.stem for path in self.folder.glob("*.*") if _DIGEST.fullmatch(path.stem)}
+        yield from sorted(map(self.of, names), key=lambda each: each.declared, reverse=True)
+
+    def decide(self, digest: str, decision: Literal["approved", "declined"], days: float) -> str:
+        """Records a decision, and returns the digest of its run.
+
+        Args:
+          digest: the digest of a run, or at least its first 8 digits if the run was declared.
+          decision: the decision.
+          days: days until an approval ends; 0 for a run that is declined.
+
+        Raises:
+          Refused: if `digest` identifies no run, or several runs.
+        """
+        found = [each.digest for each in self.all() if each.digest.startswith(digest)]
+        if _DIGEST.fullmatch(digest):
+            found = [digest]
+        if len(digest) < _SHORTEST or len(found) != 1:
+            raise Refused(
+                f"{digest!r} does not identify a run; pass the 64 digits of a digest, or at least "
+                f"the first {_SHORTEST} of one that privfed site pending lists"
+            )
+        until = time.time() + days * 86_400 if days else 0.0
+        make_folder(self.folder, 0o700)
+        content = _Decision(decision=decision, until=until).model_dump_json()
+        write_atomically(self._paths(found[0])[0], f"{content}\n".encode())
+        return found[0]
+
+    def _paths(self, digest: str) -> tuple[Path, Path]:
+        """Returns the paths of the decision and of the run file."""
+        return self.folder / f"{digest}.json", self.folder / f"{digest}.toml"
+
+
+def approval_digest(run_file: str, model_file: str) -> str:
+    """Returns the digest of a run that a person approves.
+
+    Args:
+      run_file: the run file, as the site resolves it.
+      model_file: digest of the file of an external model; empty for a built-in model.
+    """
+    return hashlib.sha256(f"{model_file}\n{run_file}".encode()).hexdigest()
