@@ -139,8 +139,9 @@ def variance_weight(witness: Witness) -> float:
     """Returns the weight w of a round, which takes about w / z^2 of the variance budget.
 
     The weight is q^2 for secret sampling with rate q, and q if a client takes part in a fixed
-    schedule. For a secret slot among B, drawn anew in each epoch, the log-likelihood ratio of an
-    epoch has variance about 1 / (B z^2).
+    schedule. Under random allocation a client has one of B secret slots, drawn anew in each epoch.
+    The log-likelihood ratio of the epoch then has variance about 1 / (B z^2), which its rounds
+    share.
     """
     if isinstance(witness.release, RandomAllocation):
         return witness.rate**2 * witness.separation

@@ -46,7 +46,7 @@ def given_flags(question: CalibrationQuestion, names: Iterable[str]) -> list[str
 
 
 def part_of_sites(question: CalibrationQuestion) -> float | None:
-    """Returns `secure.colluders`: a fraction of the sites or, without sites, of clients.
+    """Returns `secure.colluders`: a fraction of the sites or, without sites, of a cohort.
 
     None if `--colluders` is not given.
     """
@@ -139,7 +139,7 @@ _KEYS = {
 
 
 def config_of(question: CalibrationQuestion) -> Config:
-    """Returns the configuration of the run. Raises `Refused` for an invalid configuration."""
+    """Returns the configuration of the run of `question`. Raises `Refused` if it is invalid."""
     raw: Raw = {"secure": {}, "data": {}}
     for name, place in _KEYS.items():
         if (value := getattr(question, name)) is not None:
@@ -171,13 +171,13 @@ def solved_config_of(question: CalibrationQuestion) -> Config:
 
 
 def _clients(question: CalibrationQuestion) -> int:
-    """Returns the number of clients, rounded down to a multiple of the sampler's spacing."""
+    """Returns the population, rounded down to a multiple of `separation` or `slots` if given."""
     apart = (getattr(question, question.spacing) or 1) if question.spaced else 1
     return max(apart, (question.population or 1) // apart * apart)
 
 
 def plan_of(question: CalibrationQuestion) -> Plan:
-    """Returns the plan of the run. Raises `Refused` if there is none."""
+    """Returns the plan of the run of `question`. Raises `Refused` if there is none."""
     return plan(solved_config_of(question), length=question.dimension or 1)
 
 
@@ -338,7 +338,7 @@ def _refuse_flags_of_sums(question: CalibrationQuestion) -> None:
 def _refuse_given(
     question: CalibrationQuestion, names: tuple[str, ...], have_meaning: bool, alternative: str
 ) -> None:
-    """Raises `Refused` if a flag of these `names` is given, unless they `have_meaning`."""
+    """Raises `Refused` if a flag of these `names` is given, unless `have_meaning`."""
     given = given_flags(question, names)
     if given and not have_meaning:
         raise Refused(

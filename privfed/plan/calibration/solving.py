@@ -55,7 +55,7 @@ def large_scanned(fits: Callable[[int], bool], most: int) -> int:
 
 
 def largest_rate(fits: Callable[[float], bool]) -> float | None:
-    """Searches for the largest sampling rate for which `fits` is true.
+    """Searches for the largest sampling rate for which `fits`, true below some rate, is true.
 
     Returns:
       The rate to a relative accuracy of 1e-4; None if none of the rates 1, 1/4, 1/16, ... down to
