@@ -137,7 +137,7 @@ Callback = Callable[[Round], object]
 
 
 Opened = Callable[[], AbstractContextManager["Loop"]]
-"""Returns a context with the loop of a run, at its next round."""
+"""A function that returns a context manager for a run's loop, which begins at its next round."""
 
 
 class InProgress:
@@ -148,7 +148,7 @@ class InProgress:
     exception the run is in the state after a crash: `privfed.load(path).start()` continues it.
 
     Args:
-      opened: returns a context with the run's loop; None if the run is only loaded.
+      opened: returns a context manager for the run's loop; None if the run is only loaded.
     """
 
     def __init__(self, opened: Opened | None = None) -> None:
@@ -156,7 +156,7 @@ class InProgress:
         self._stack = contextlib.ExitStack()
         self._loop: Loop | None = None
         self._frames = 2
-        """The number of frames from a warning to the user's code."""
+        """The number of stack frames from a warning to the user's code."""
 
     def __enter__(self) -> Self:
         opened, self._opened = self._opened, None
@@ -236,7 +236,7 @@ def refuse_no_function(name: str, callback: object, of: str) -> None:
 
 @contextlib.contextmanager
 def _to_end(opened: AbstractContextManager[Loop]) -> Iterator[Loop]:
-    """Returns a context that saves the loop and writes its outcome, except on an exception."""
+    """Returns a context manager that saves the run and its outcome, except on an exception."""
     with opened as loop:
         yield loop
         loop.end()
@@ -319,7 +319,7 @@ def _opened(
     progress: bool | None,
     loop_of: Callable[[Sequence[Observer], Ranks], AbstractContextManager[Loop]],
 ) -> Iterator[Loop]:
-    """Returns a context with the loop of a run, in the run's processes and with its observers."""
+    """Returns a context manager for a run's loop, in the run's processes and with its observers."""
     from privfed.run.process_group import joined
 
     with (

@@ -20,7 +20,10 @@ from privfed.secure.summation import Culprit
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """An evaluated round. `public` may be published; `simulation` is filled only if enabled.
+    """The measures of a round after which the model was evaluated.
+
+    `public` measures may be published. No epsilon covers those in `simulation`, which is empty
+    unless they are enabled.
 
     `warning` states, once per run, that the model is worse than the baseline, and what to change.
     """

@@ -234,7 +234,10 @@ def _population(public: Examples, federation: Federation, config: Config) -> Fed
 
 
 def _size(config: Config, population: Federation, length: int) -> tuple[int, int]:
-    """Rounds and cohort of a simulated run; `length` is the number of parameters, frozen or not."""
+    """Returns the numbers of rounds and of clients per round of a simulated run.
+
+    `length` is the number of the model's parameters, frozen or not.
+    """
     rounds, cohort = _LONG
     updates = (len(RATES) + len(CLIPS)) * rounds * cohort
     examples = population.offsets[1] * config.client.epochs
