@@ -33,8 +33,8 @@ def audit_function(
     Args:
       function: called as `function(member, generator)`. `member`, True or False, selects one of the
         two inputs; `generator` is a `numpy.random.Generator`, new in every call. The function
-        returns a fixed
-        number of numbers. The method `function.profile(delta)`, if there is one, states the claim.
+        returns a fixed number of numbers. The method `function.profile(delta)`, if there is one,
+        states the claim.
       delta: the delta of the claim.
       epsilon: the epsilon of the claim (`epsilon`, `delta`).
       noise_multiplier: instead of `epsilon`: the claim is the privacy profile of the Gaussian

@@ -1,4 +1,4 @@
-"""Contexts for a run in Python: advice on resuming, progress, and temporary folders."""
+"""Context managers for a run in Python: advice on resuming, progress, and temporary folders."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class Round:
     """A completed round, which was charged before its cohort was sampled.
 
-    All attributes are public, except `cohort`, `updates` and `simulation`: these exist only in a
-    simulation, and no ε covers them.
+    All attributes are public, except `cohort`, `updates` and `simulation`, which no ε covers. They
+    exist only if `run.simulation_metrics` is set; otherwise reading them raises `Refused`.
     """
 
     def __init__(self, loop: Loop, now: Checkpoint) -> None:
@@ -48,7 +48,9 @@ class Round:
 
     @cached_property
     def epsilon(self) -> float:
-        """The ε spent up to this round, at the run's δ; `run.guarantee` is the proved guarantee.
+        """The ε spent up to this round, including earlier runs that the run counts, at the run's δ.
+
+        `run.guarantee` is the proved guarantee.
 
         Nominal in simulations, and infinite in runs without a guarantee (`plan.void`).
         """
@@ -92,7 +94,7 @@ class Round:
 
     @property
     def cohort(self) -> Indices:
-        """Indices `[c]` of the clients whose updates arrived; only in a simulation."""
+        """Indices `[c]` of the sampled clients whose updates arrived; only in a simulation."""
         import numpy as np
 
         rows = self._private_rows("cohort")

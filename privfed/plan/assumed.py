@@ -28,7 +28,7 @@ from privfed.privacy.counted_noise import (
 from privfed.secure.limits import Limits
 
 _EXACT = 1e-9
-"""Tolerance of floor and ceil for the rounding error of a product."""
+"""Subtracted before `ceil` and added before `floor`, against the rounding error of a product."""
 SERVER = "the server"
 UNSTATED = (
     "its ledger does not state the numbers of colluding and Byzantine parties, the trusted "
@@ -60,7 +60,7 @@ def _refuse_other_types(lists: Iterable[Iterable[object]], counts: Mapping[str, 
 
 @contextlib.contextmanager
 def terms_are_whole() -> Iterator[None]:
-    """Returns a context manager that raises errors of parsing terms again as `LedgerBroken`."""
+    """Returns a context manager that re-raises errors of parsing terms as `LedgerBroken`."""
     try:
         yield
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
@@ -199,8 +199,8 @@ class Assumed:
     def under(self, now: Assumed) -> Self:
         """Returns the assumptions that hold after charges were recomputed for the adversary `now`.
 
-        Each number becomes the larger of its values in both assumptions. None, which allows any
-        number, remains None.
+        Each number becomes the larger of its values in both assumptions. A number that is None in
+        these assumptions, which allow any number, remains None.
         """
         size = max((noise.size for noise in self.noise), default=1)
         byzantine, share = None, 0.0
@@ -247,7 +247,7 @@ def _trusted(config: Config) -> tuple[str, ...]:
 
 
 def _trusted_parties_assumed(config: Config) -> tuple[str, ...]:
-    """Returns the behaviour that epsilon requires of parties of sums, if these add the noise."""
+    """Returns the behaviour that epsilon requires of parties of sums that add its noise."""
     protocol = config.row_hiding
     return protocol.trusted_parties if protocol and config.mechanism.trust == "sum" else ()
 

@@ -20,7 +20,7 @@ from privfed.plan.assumed import OWN_SITE, Assumed, most
 from privfed.privacy.counted_noise import CountedNoise
 
 _EXACT = 1e-9
-"""Tolerance of floor and ceil for the rounding error of a product."""
+"""Subtracted before `ceil` and added before `floor`, against the rounding error of a product."""
 
 
 class Incomposable(Exception):

@@ -59,7 +59,6 @@ def unspent_budget(plan: Plan) -> UnspentBudget | None:
 
 
 def _cost_of_aborts(plan: Plan) -> str:
-    """Returns a description of the cost of visible aborts."""
     return (
         f"a round aborts visibly with a probability of at most {plan.cost.aborts:.2g}, and "
         "(1 + e^ε) times this probability is charged to δ for any noise"

@@ -80,10 +80,11 @@ def refuse_more_culprits(plan: Plan, round: int, culprits: int) -> None:
 
 
 def refuse_uncharged_aborts(plan: Plan, culprits: int, events: Iterable[Event | None]) -> None:
-    """Checks that aborts of secure sums are charged, given the excluded clients; not for sites.
+    """Checks that aborts of secure sums are charged, given the excluded clients.
 
     Aborts are charged for clients that drop out independently at random. An excluded client is
-    missing whenever it is sampled, so sums abort more often than is charged.
+    missing whenever it is sampled, so sums abort more often than is charged. Nothing is checked if
+    sites are the parties.
 
     Args:
       plan: the plan of the run.

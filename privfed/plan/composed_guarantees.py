@@ -141,8 +141,8 @@ _ODOMETER = "is an odometer without a proved (ε, δ)"
 def _caveat(rounds: int, ledger: Ledger, before: Priors, headline: bool = True) -> str:
     """Returns a text on charges that were not fixed in advance; empty if all were.
 
-    The text also states the rounds that epsilon counts. `headline` is for the guarantee that the
-    budget limits.
+    The text also states the rounds that epsilon counts. `headline` is whether the text is for the
+    guarantee that the budget limits.
     """
     says, bounded = [], headline and _budget_bounds(rounds, ledger)
     if not _completed(rounds, ledger):
@@ -291,7 +291,8 @@ def examples_guarantee(
 def _joint_bound(together: Spending, delta: float, missing: str) -> Guarantee:
     """Returns the guarantee of all the charges `together`.
 
-    Epsilon is infinite for a reason `missing`, or if the charges differ in adjacency relation.
+    Epsilon is infinite if `missing` states a reason, or if the charges differ in adjacency
+    relation.
     """
     if missing:
         return unbounded(together, delta, missing)

@@ -35,7 +35,8 @@ class EvaluationCost:
       cost: the cost of an evaluation round, as a function of its noise.
       count: the number of evaluation rounds.
       ratio: the noise multiplier of evaluation rounds, divided by that of training rounds. At this
-        ratio evaluations take the fraction `budget.evaluation` of the variance budget.
+        ratio evaluations take the fraction `budget.evaluation` of the variance budget: the sum over
+        rounds of w / z^2, for a weight w (`variance_weight`) and the noise multiplier z.
     """
 
     config: Config

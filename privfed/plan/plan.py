@@ -124,7 +124,7 @@ class Plan:
         return self._of_kind(round).event
 
     def other_in(self, round: int) -> Event | None:
-        """Returns the charge of `round` against the party other than `privacy.against`, or None."""
+        """Returns the charge of `round` against the party of `other`; None if there is none."""
         return self._of_kind(round).other
 
     def _of_kind(self, round: int) -> Plan:
@@ -142,7 +142,7 @@ class Plan:
         return examples_guarantee(spending, before.runs, dp.delta, before.uncovered)
 
     def other_party(self, rounds: int) -> Guarantee | None:
-        """Returns the first `rounds` rounds' guarantee against `other`'s party; None without it."""
+        """Returns the guarantee of `rounds` rounds against the party of `other`, or None."""
         if self.other is None:
             return None
         against, delta = OTHER_PARTY[self.config.against], self.config.privacy.delta
@@ -210,7 +210,7 @@ def refuse(config: Config) -> None:
 
 
 def plan(config: Config, before: Priors = NOTHING, length: int = 0, measures: int = 0) -> Plan:
-    """Returns the plan of a configuration; see `solve_plan`. Also raises `Refused` as `refuse`."""
+    """Calls `refuse`, and returns the result of `solve_plan`; both may raise `Refused`."""
     refuse(config)
     return solve_plan(config, before, length, measures)
 
@@ -303,7 +303,7 @@ def _noise(
 
 @contextlib.contextmanager
 def _accounted(cost: RoundCost) -> Iterator[None]:
-    """Returns a context manager that raises errors of accountants again as `Refused`."""
+    """Returns a context manager that re-raises errors of accountants as `Refused`."""
     try:
         yield
     except AccountingError as error:

@@ -112,7 +112,7 @@ class Prior:
     def of(
         cls, path: str, ledger: Ledger, planned: Spending | None = None, odometer: bool = False
     ) -> Prior:
-        """Returns the run at `path` with this `ledger`; `planned` and `odometer` are attributes."""
+        """Returns the entry of the run at `path`, which has this `ledger`."""
         terms, run, head = ledger.terms, str(ledger.terms.get("id")), ledger.head().hex()
         return cls(
             path,
@@ -320,7 +320,7 @@ def _charged(ledger: Ledger) -> list[Event]:
 
 
 def _planned(rounds: int, ledger: Ledger) -> Counter[Event]:
-    """Returns the planned charges; those made, if no plan is stated or private tuning chose."""
+    """Returns the planned charges; those made if no plan is stated, or after private tuning."""
     stated = ledger.terms.get("planned")
     if stated is None or ledger.chosen is not None:
         return Counter(_charged(ledger))

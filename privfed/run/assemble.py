@@ -252,7 +252,7 @@ def _trainer(config: Config, federation: Federation, network: Network) -> LocalT
 
 
 def _groups(config: Config, population: Federation) -> ClientGroups | None:
-    """An object that determines each client's group; None if the objective needs no groups.
+    """Returns the rule that assigns clients to groups; None if the objective needs no groups.
 
     Raises `Refused` if there are no groups, or another number of groups than declared.
     """

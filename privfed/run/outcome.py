@@ -159,7 +159,7 @@ class Outcome:
     """A warning that public test examples exceed their declared bounds, or ""."""
     planned: Guarantee | None = None
     """The guarantee of all planned rounds of this and earlier runs; None if each of these runs
-    completed exactly its planned rounds."""
+    completed exactly its planned rounds, or in the other cases of `planned_guarantee`."""
     misbehaviour: Misbehaviour | None = None
     """Evidence against clients, in simulations that observed rows."""
 

@@ -144,7 +144,7 @@ class RankZero:
         return self.ranks.on(network.initial_params.device)
 
     def announce(self, round: int, state: TrainingState) -> None:
-        """Announces the next round."""
+        """Announces the next round, with `state` if other ranks lack it."""
         if self.ranks.count > 1:
             fresh = None if state is self.known else on(torch.device("cpu"), state)
             self.ranks.first(lambda: (round, fresh))

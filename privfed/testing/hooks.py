@@ -1,6 +1,6 @@
 """The contracts of optimizers, schedules and samplers, as checks of their hooks.
 
-Each check is a function of the part, and raises `AssertionError`.
+Each check is a function of the part, and raises `AssertionError` if the part violates it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def steps_are_pure(server: Any) -> None:
 
 
 def resumes_from_a_checkpoint(server: Any) -> None:
-    """Checks that an optimizer resumed from a stored state gives the same bits as without a stop."""
+    """Checks that an optimizer resumed from a stored state gives the same bits as uninterrupted."""
     uninterrupted = _run(server, _DELTAS, _start(), server.init(_start()))
     for stop in range(len(_DELTAS)):
         params, state = _run(server, _DELTAS[:stop], _start(), server.init(_start()))

@@ -163,7 +163,7 @@ def config_of(question: CalibrationQuestion) -> Config:
 
 @functools.lru_cache(maxsize=16)
 def solved_config_of(question: CalibrationQuestion) -> Config:
-    """Returns the configuration with the values that its parts solve for.
+    """Returns the result of `config_of` with the values that its parts solve for.
 
     Raises `Refused` for an invalid configuration, and if no values are possible.
     """
@@ -171,7 +171,7 @@ def solved_config_of(question: CalibrationQuestion) -> Config:
 
 
 def _clients(question: CalibrationQuestion) -> int:
-    """Returns the population, rounded down to a multiple of `separation` or `slots` if given."""
+    """Returns the population, rounded to a positive multiple of `separation` or `slots`."""
     apart = (getattr(question, question.spacing) or 1) if question.spaced else 1
     return max(apart, (question.population or 1) // apart * apart)
 
@@ -182,7 +182,7 @@ def plan_of(question: CalibrationQuestion) -> Plan:
 
 
 def cost_of(question: CalibrationQuestion) -> RoundCost:
-    """Returns the cost of a round. Raises `Refused` for a missing or invalid number."""
+    """Returns the cost of a round of the run of `question`. Raises `Refused` if there is none."""
     if question.sampling_rate is not None:
         return RoundCost(mechanism_of(question), _witness_of(question, question.sampling_rate))
     counted = {"size", "rate"} & {*question.sampler_class.constants}
@@ -195,14 +195,14 @@ def cost_of(question: CalibrationQuestion) -> RoundCost:
 
 
 def guarantee_of(question: CalibrationQuestion) -> Guarantee:
-    """Returns the guarantee of all `rounds`. Raises `AccountingError` if none can be computed."""
+    """Returns the guarantee over `question.rounds`. Raises `AccountingError` if there is none."""
     assert question.rounds is not None
     event = cost_of(question).event(question.noise_multiplier)
     return guarantee(Counter({event: question.rounds}), question.delta, question.accountant)
 
 
 def mechanism_of(question: CalibrationQuestion) -> Mechanism:
-    """Returns the mechanism alone, without a run."""
+    """Returns the mechanism that `question` names, outside of a run."""
     bands = {"bands": question.bands} if question.bands else {}
     mechanism: Mechanism = find("mechanism", question.mechanism, "--mechanism")(**bands)
     return mechanism

@@ -155,7 +155,7 @@ def _terms_under_an_adaptive_clip(choice: _Choice) -> Iterator[str]:
 
 
 def _keys_of_what_is_not_before(choice: _Choice) -> Iterator[str]:
-    """Yields a refusal of each key that no pre-aggregator in `aggregation.before` has."""
+    """Yields a refusal of each key that is set, but that no part of `aggregation.before` has."""
     keys, listed = choice.config.aggregation, choice.config.before
     has = {key for part in listed for key in type(part).model_fields}
     for key, names in _keys_before().items():
