@@ -171,7 +171,7 @@ def solved_config_of(question: CalibrationQuestion) -> Config:
 
 
 def _clients(question: CalibrationQuestion) -> int:
-    """Returns the population, rounded to a positive multiple of `separation` or `slots`."""
+    """Returns the population, rounded down to a positive multiple of `separation` or `slots`."""
     apart = (getattr(question, question.spacing) or 1) if question.spaced else 1
     return max(apart, (question.population or 1) // apart * apart)
 
