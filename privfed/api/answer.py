@@ -1,4 +1,4 @@
-"""The result of a call: facts by name, as `--json` prints them, and their table."""
+"""The result of a call from Python: values by name, as `--json` prints them, and their table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def plain(value: Any) -> Any:
 
 
 def as_path(value: Any, argument: str) -> Path:
-    """Returns an argument as a path; a `Run` gives its path from the working directory.
+    """Returns an argument as a path; for a `Run`, that of its directory (see `from_here`).
 
     Args:
       value: a string or a path-like object.
@@ -42,7 +42,7 @@ def as_path(value: Any, argument: str) -> Path:
 
 
 def from_here(path: Path) -> Path:
-    """Returns `path` relative to the working directory if the path is inside of it."""
+    """Returns `path` relative to the working directory if it is inside; otherwise unchanged."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
@@ -52,21 +52,22 @@ _HTML = '<pre style="white-space:pre;overflow-x:auto;line-height:1.3">{code}</pr
 
 
 class HasFacts(Protocol):
-    """A result that states its facts by name."""
+    """A result whose values by name `to_json` returns."""
 
     def to_json(self) -> Mapping[str, Any]:
         """Returns the object that `--json` prints."""
 
 
 class Answer(Mapping[str, Any]):
-    """Facts by name, as keys and attributes; printed as the table of the command line.
+    """The result of a call: values by name, which are its keys and its attributes.
 
-    Other attributes are those of `result`.
+    Printing it prints the table of the corresponding command. Other attributes are those of
+    `result`.
 
     Args:
-      facts: the facts, as `--json` prints them.
+      facts: the values by name, as `--json` prints them.
       table: makes the table.
-      result: the object that the facts come from, with further attributes.
+      result: the object that the values come from, with further attributes.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Answer(Mapping[str, Any]):
 
     @classmethod
     def of(cls, result: HasFacts, table: Callable[[Any], RenderableType]) -> Answer:
-        """Returns the facts of `result` as an answer; `table` makes its table."""
+        """Returns the values of `result` by name as an answer; `table` makes its table."""
         return cls(result.to_json(), lambda: table(result), result)
 
     def as_table(self) -> RenderableType:
@@ -140,7 +141,11 @@ def _screen(**settings: Any) -> Console:
 
 
 def in_kind_of(rows: Any, table: Mapping[str, np.ndarray]) -> Any:
-    """Returns `table` for pandas, with the index of `rows`, if these are pandas; else for Arrow."""
+    """Returns `table` (columns by name) as a table of the library that `rows` is from.
+
+    That is a pandas table with the index of `rows` if `rows` is a pandas table; otherwise an Arrow
+    table.
+    """
     from privfed.data.tables.arrow import is_pandas, is_table
 
     if is_table(rows) and is_pandas(rows):

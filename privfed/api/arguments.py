@@ -37,7 +37,7 @@ _SHORT = {
     "rounds": "run.rounds",
     "simulation": "run.simulation_metrics",
 }
-"""Keys that are also separate arguments."""
+"""Keys of a run file that are also separate arguments, by the name of the argument."""
 
 
 def configuration(
@@ -220,7 +220,7 @@ def part_class(kind: str, passed: Any) -> type[Any]:
 
 
 def _of_population(population: Any) -> Raw:
-    """Returns the keys of a run file from the first argument of a call; refuses undeclared data."""
+    """Returns a run file's keys from the first argument of a call; refuses undeclared data."""
     if population is None:
         return {}
     if isinstance(population, DeclaredPopulation):
@@ -322,7 +322,7 @@ def function_named(kind: str, function: Callable[..., Any]) -> Any:
 
 
 def _place(thing: Any) -> str:
-    """Returns `module:name` if another process can import `thing` by it; otherwise ""."""
+    """Returns `module:name` if another process can import `thing` by that name; otherwise ""."""
     module, name = getattr(thing, "__module__", ""), getattr(thing, "__qualname__", "")
     if not module or not name or module == "__main__" or "." in name:
         return ""

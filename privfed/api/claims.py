@@ -62,7 +62,7 @@ def import_claim(
 
 
 def claim_answer(claim: Claim, out: str | PathLike[str] | None) -> Answer:
-    """Returns the facts of `claim` with its digest; writes the claim to `out` if that is given."""
+    """Returns the claim's document with its digest, and writes it to `out` if that is given."""
     from privfed.claims.document import document_of, write_document
     from privfed.claims.verified import claim_table
 

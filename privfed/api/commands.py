@@ -1,4 +1,4 @@
-"""The calls other than training, which correspond to the other commands."""
+"""Functions of `privfed` other than training, which correspond to commands of the same name."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def experiment(
     on_end: Callable[[dict[str, Any]], object] | None = None,
     progress: bool | None = None,
 ) -> Answer:
-    """Runs the grid in a file, each cell once, and draws its figures.
+    """Executes the runs of a grid file, each cell of the grid once, and draws the grid's figures.
 
     Args:
       grid: the grid file (TOML).
@@ -222,7 +222,7 @@ def experiment(
 def _call(
     on_end: Callable[[dict[str, Any]], object], cell: Cell, result: Mapping[str, Any]
 ) -> None:
-    """Calls `on_end` with the facts of a cell that ended."""
+    """Calls `on_end` with the values, seed and result of a cell that ended."""
     facts = {key: value for key, value in result.items() if key != "outcome"}
     on_end({**cell.values, "seed": cell.seed, **result.get("outcome", {}), **facts})
 
@@ -240,6 +240,6 @@ def _tuned(files: Files, grid: Grid, processes: int, dry_run: bool) -> Answer:
 
 
 def _rows(table: Path) -> list[dict[str, Any]]:
-    """Returns the rows of a table of results, each by column."""
+    """Returns the rows of the CSV file `table`, each as texts by column."""
     with io.TextIOWrapper(regular.opened(table), "utf-8", newline="") as file:
         return [dict(row) for row in csv.DictReader(file)]

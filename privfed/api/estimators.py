@@ -27,7 +27,7 @@ class _Federated(BaseEstimator, ABC):  # type: ignore[misc]
     """The common base class of both estimators."""
 
     _labels = '["no", "yes"]'
-    """An example of `labels`."""
+    """An example of the argument `labels`, as messages show it."""
     run_: Any
 
     def __init__(
@@ -130,7 +130,10 @@ class _Federated(BaseEstimator, ABC):  # type: ignore[misc]
         return ["" if cell is None or cell != cell else str(cell) for cell in cells]
 
     def _valid(self, X: Any, **checks: Any) -> Any:
-        """Returns the features as numbers, with the labels if given. Messages quote no cell."""
+        """Returns the features as numbers, with the labels if given.
+
+        Messages of errors quote no cell of the rows.
+        """
         names = list(getattr(X, "columns", []))
         client = self.client if isinstance(self.client, str) else None
         features = self.bounds if isinstance(self.bounds, Mapping) else names
@@ -170,7 +173,7 @@ class _Federated(BaseEstimator, ABC):  # type: ignore[misc]
         return dict(zip(names, x.T, strict=True))
 
     def _bounds(self, x: np.ndarray) -> dict[str, Any]:
-        """Returns the bounds of each column. Raises `Refused` unless they fit those of `x`."""
+        """Returns the bounds of each column of `x`. Raises `Refused` for another number of them."""
         names = [*self._columns(x)]
         bounds: Any = self.bounds
         if bounds is None:
@@ -197,7 +200,8 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         or an array; None if each row is a client of its own.
       bounds: bounds (low, high) of every feature, a pair for each, or pairs by column, which
         select the columns that are features; public constants. Values beyond them are clipped.
-      labels: the values of the label; for a number to predict, its bounds (low, high).
+      labels: the values of the label; for `FederatedRegressor`, the bounds (low, high) of the
+        number to predict.
       clients: the approximate number of clients, a public constant.
       epsilon: the privacy budget.
       delta: `privacy.delta`.

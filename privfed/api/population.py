@@ -24,7 +24,7 @@ from privfed.data.tables.cells import as_text
 from privfed.data.tables.readable import TableObject
 
 TABLE, TEST_TABLE, TEST_ARRAYS = "the table", "the test table", "the test arrays"
-"""Names of passed objects in messages."""
+"""Names, in messages, of tables and arrays that were passed."""
 
 
 class DeclaredPopulation:
@@ -59,7 +59,8 @@ class Table(DeclaredPopulation):
       label: one column, with `labels` (its values by name), `classes` (integers from 0) or
         `label_bounds` (a number to predict); or several columns of 0 and 1.
       clients: the approximate number of clients, a public constant.
-      client: the column with the client of each row, the unit of privacy.
+      client: the column with the client of each row, the unit of privacy; if left out, rows are
+        partitioned among simulated clients.
       test: a public table with the same columns; without one, `holdout="clients"` evaluates on
         randomly chosen clients, which only test and have no guarantee.
       features: bounds (low, high) of numeric columns.
@@ -176,7 +177,7 @@ class Arrays(DeclaredPopulation):
 
 
 def _refuse_bounds(tokens: int, shape: Sequence[int], bounds: Sequence[float]) -> None:
-    """Refuses bounds of token ids, and a shape or bounds in addition to inputs."""
+    """Raises `Refused` for bounds of token ids, and for a shape or bounds in addition to inputs."""
     if tokens and bounds:
         raise Refused(
             f"bounds is {bounds!r}, but tokens= declares ids, which have no bounds; remove bounds="

@@ -1,4 +1,4 @@
-"""Regression from Python."""
+"""The function `privfed.regression`, which releases the sums of a regression."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def regression(
     out: str | PathLike[str] | None = None,
     keys: Sequence[str] = (),
 ) -> Answer:
-    """Releases the sums of a regression over all clients, charged once, as `privfed regress` does.
+    """Releases the sums of a regression over all clients, as `privfed regress` does.
+
+    Each round is one charge in the ledger of the release.
 
     Args:
       run: a run file that describes the population; or the directory of an earlier release, which

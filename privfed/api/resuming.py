@@ -1,4 +1,4 @@
-"""Contexts for a run in Python: advice on resuming, progress, and temporary folders."""
+"""Context managers for a run in Python: advice on resuming, progress, and temporary folders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from privfed.run.outcome import Observer
 
 @contextlib.contextmanager
 def resumable(path: Path, given: Collection[str] = (), lasting: bool = True) -> Iterator[None]:
-    """Returns a context that adds advice to an interruption, and restores torch's thread count.
+    """Returns a context manager that adds advice on resuming to an interruption or an `OSError`.
+
+    It also restores torch's number of threads.
 
     Args:
       path: the run directory.
@@ -54,7 +56,7 @@ def _resume_call(path: Path, given: Collection[str]) -> str:
 
 @contextlib.contextmanager
 def restored_threads() -> Iterator[None]:
-    """Returns a context that restores torch's number of threads, which runs set."""
+    """Returns a context manager that restores torch's number of threads, which runs set."""
     import torch
 
     before = torch.get_num_threads()
@@ -71,7 +73,10 @@ def is_shown(shown: bool | None) -> bool:
 
 @contextlib.contextmanager
 def watched(shown: bool | None) -> Iterator[list[Observer]]:
-    """Returns a context with the observers that show progress, if it is shown (`is_shown`)."""
+    """Returns a context manager for the observers that show progress; none if `shown` is False.
+
+    If `shown` is None, `is_shown` decides.
+    """
     if not is_shown(shown):
         yield []
         return

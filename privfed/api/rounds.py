@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class Round:
     """A completed round, which was charged before its cohort was sampled.
 
-    All attributes are public, except `cohort`, `updates` and `simulation`: these exist only in a
-    simulation, and no ε covers them.
+    All attributes are public, except `cohort`, `updates` and `simulation`, which no ε covers. They
+    exist only if `run.simulation_metrics` is set; otherwise reading them raises `Refused`.
     """
 
     def __init__(self, loop: Loop, now: Checkpoint) -> None:
@@ -48,7 +48,9 @@ class Round:
 
     @cached_property
     def epsilon(self) -> float:
-        """The ε spent up to this round, at the run's δ; `run.guarantee` is the proved guarantee.
+        """The ε spent up to this round, including earlier runs that the run counts, at the run's δ.
+
+        `run.guarantee` is the proved guarantee.
 
         Nominal in simulations, and infinite in runs without a guarantee (`plan.void`).
         """
@@ -92,7 +94,7 @@ class Round:
 
     @property
     def cohort(self) -> Indices:
-        """Indices `[c]` of the clients whose updates arrived; only in a simulation."""
+        """Indices `[c]` of the sampled clients whose updates arrived; only in a simulation."""
         import numpy as np
 
         rows = self._private_rows("cohort")
@@ -137,7 +139,7 @@ Callback = Callable[[Round], object]
 
 
 Opened = Callable[[], AbstractContextManager["Loop"]]
-"""Returns a context with the loop of a run, at its next round."""
+"""A function that returns a context manager for a run's loop, which begins at its next round."""
 
 
 class InProgress:
@@ -148,7 +150,7 @@ class InProgress:
     exception the run is in the state after a crash: `privfed.load(path).start()` continues it.
 
     Args:
-      opened: returns a context with the run's loop; None if the run is only loaded.
+      opened: returns a context manager for the run's loop; None if the run is only loaded.
     """
 
     def __init__(self, opened: Opened | None = None) -> None:
@@ -156,7 +158,7 @@ class InProgress:
         self._stack = contextlib.ExitStack()
         self._loop: Loop | None = None
         self._frames = 2
-        """The number of frames from a warning to the user's code."""
+        """The number of stack frames from a warning to the user's code."""
 
     def __enter__(self) -> Self:
         opened, self._opened = self._opened, None
@@ -236,7 +238,7 @@ def refuse_no_function(name: str, callback: object, of: str) -> None:
 
 @contextlib.contextmanager
 def _to_end(opened: AbstractContextManager[Loop]) -> Iterator[Loop]:
-    """Returns a context that saves the loop and writes its outcome, except on an exception."""
+    """Returns a context manager that saves the run and its outcome, except on an exception."""
     with opened as loop:
         yield loop
         loop.end()
@@ -319,7 +321,7 @@ def _opened(
     progress: bool | None,
     loop_of: Callable[[Sequence[Observer], Ranks], AbstractContextManager[Loop]],
 ) -> Iterator[Loop]:
-    """Returns a context with the loop of a run, in the run's processes and with its observers."""
+    """Returns a context manager for a run's loop, in the run's processes and with its observers."""
     from privfed.run.process_group import joined
 
     with (

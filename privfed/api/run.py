@@ -192,7 +192,8 @@ class Run(InProgress):
         `rows` is a table, arrays, or the path of a file.
 
         Returns:
-          One line for each row, in order: a pandas table for pandas rows, else an Arrow table.
+          A table with the prediction for each row, in order: of pandas for pandas rows, else of
+            Arrow.
         """
         from privfed.trained.predict import predict
 

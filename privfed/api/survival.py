@@ -1,4 +1,4 @@
-"""Survival curves from Python."""
+"""The function `privfed.survival`, which releases survival curves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls that train: `privfed.train`, `check`, `load` and `resume`."""
+"""Functions that train, check, load or resume a run: `privfed.train`, `privfed.start`, …"""
 
 from __future__ import annotations
 

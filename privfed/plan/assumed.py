@@ -28,7 +28,7 @@ from privfed.privacy.counted_noise import (
 from privfed.secure.limits import Limits
 
 _EXACT = 1e-9
-"""Tolerance of floor and ceil for the rounding error of a product."""
+"""Subtracted before `ceil` and added before `floor`, against the rounding error of a product."""
 SERVER = "the server"
 UNSTATED = (
     "its ledger does not state the numbers of colluding and Byzantine parties, the trusted "
@@ -44,7 +44,7 @@ ASSUMED = {
     "byzantine_share": "Byzantine fraction",
     "sites_per_client": "sites per client",
 }
-"""The assumptions of an epsilon about other parties, by their key under "assumes" in a ledger."""
+"""Names of an epsilon's assumptions about other parties, by key under "assumes" in a ledger."""
 _COUNTS = {"colluders", "byzantine", "byzantine_share", "sites_per_client"}
 
 
@@ -60,7 +60,7 @@ def _refuse_other_types(lists: Iterable[Iterable[object]], counts: Mapping[str, 
 
 @contextlib.contextmanager
 def terms_are_whole() -> Iterator[None]:
-    """Returns a context that turns errors of reading a ledger's terms into `LedgerBroken`."""
+    """Returns a context manager that re-raises errors of parsing terms as `LedgerBroken`."""
     try:
         yield
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
@@ -80,7 +80,8 @@ class Assumed:
         the noise in secure sums, a fraction of each cohort. None: any number, since the guarantee
         does not depend on noise of other parties.
       byzantine: largest number of Byzantine clients in a cohort, in addition to `colluders`. None:
-        any number; but if pairs of clients share noise, Byzantine clients count as colluders.
+        any number; but if sites add the noise, or pairs of clients share it, Byzantine parties
+        count as colluders.
       byzantine_share: `byzantine` as a fraction of the expected cohort.
       sites_per_client: largest number of sites at which one client has rows. None: no sites are
         declared, and all rows of a person belong to one client.
@@ -179,11 +180,18 @@ class Assumed:
         return "; ".join(parts)
 
     def byzantine_of(self, size: int) -> int:
-        """Returns the largest number of Byzantine clients in a cohort of an expected `size`."""
+        """Returns the assumed largest number of Byzantine clients in a cohort of expected `size`.
+
+        The number is the larger of `byzantine` and of `byzantine_share` times `size`, rounded up;
+        0 if `byzantine` is None.
+        """
         return max(self.byzantine or 0, math.ceil(self.byzantine_share * size - _EXACT))
 
     def with_detected_byzantine(self, culprits: int) -> Self:
-        """Returns these assumptions with at least `culprits` Byzantine parties."""
+        """Returns these assumptions, raised to at least `culprits` Byzantine parties.
+
+        If `byzantine` is None, `colluders` is raised instead.
+        """
         if self.byzantine is not None:
             return replace(self, byzantine=max(self.byzantine, culprits))
         return replace(self, colluders=max(self.colluders or 0, culprits))
@@ -191,8 +199,8 @@ class Assumed:
     def under(self, now: Assumed) -> Self:
         """Returns the assumptions that hold after charges were recomputed for the adversary `now`.
 
-        Each number becomes the larger of its values in both assumptions. None, which allows any
-        number, remains None.
+        Each number becomes the larger of its values in both assumptions. A number that is None in
+        these assumptions, which allow any number, remains None.
         """
         size = max((noise.size for noise in self.noise), default=1)
         byzantine, share = None, 0.0
@@ -212,7 +220,8 @@ class Assumed:
         """Returns the assumptions of a guarantee over two runs.
 
         The guarantee trusts and relies on every party that either run trusts or relies on, and
-        assumes the larger number of colluders, of Byzantine clients and of sites per client.
+        assumes the larger number of colluders, of Byzantine clients and of sites per client, where
+        None is less than any number. `noise` is empty.
         """
         return Assumed(
             tuple(sorted({*self.trusts, *other.trusts})),
@@ -238,7 +247,7 @@ def _trusted(config: Config) -> tuple[str, ...]:
 
 
 def _trusted_parties_assumed(config: Config) -> tuple[str, ...]:
-    """Returns the behaviour that epsilon requires of parties of sums, if these add the noise."""
+    """Returns the behaviour that epsilon requires of parties of sums that add its noise."""
     protocol = config.row_hiding
     return protocol.trusted_parties if protocol and config.mechanism.trust == "sum" else ()
 
@@ -255,7 +264,10 @@ def _colluders(config: Config) -> float:
 
 
 def _counted_noise(config: Config, limits: Limits, aborts: float) -> CountedNoise:
-    """Returns the division of the counted noise among the parties of sums within `limits`."""
+    """Returns the division, among the parties of sums within `limits`, of the noise that counts.
+
+    `aborts` is the abort probability that the charge of a round includes.
+    """
     protocol, size = config.row_hiding, config.sampler.size
     if config.joint_noise is not None:
         return NoiseOfPairs(size, config.joint_noise.pair_noise)

@@ -20,7 +20,7 @@ from privfed.plan.assumed import OWN_SITE, Assumed, most
 from privfed.privacy.counted_noise import CountedNoise
 
 _EXACT = 1e-9
-"""Tolerance of floor and ceil for the rounding error of a product."""
+"""Subtracted before `ceil` and added before `floor`, against the rounding error of a product."""
 
 
 class Incomposable(Exception):
@@ -52,7 +52,11 @@ def charged_against(
 def _trusted_as_well(
     spending: Spending, against: str | None, assumed: Assumed, now: Assumed
 ) -> Spending:
-    """Returns `spending`. Raises `Incomposable` if only the earlier run relies on some party."""
+    """Returns `spending`.
+
+    Raises `Incomposable` if the earlier run trusts or relies on a party that the later run does
+    not.
+    """
     if more := sorted({*assumed.trusts} - {*now.trusts}):
         mend = "privacy.mechanism and secure.protocol"
         if more == [OWN_SITE] and now.sites_per_client is None:
@@ -72,7 +76,10 @@ def _trusted_as_well(
 def _against_as_many(
     spending: Spending, against: str | None, assumed: Assumed, now: Assumed
 ) -> Spending:
-    """Returns the charges with the noise that remains with more colluders or Byzantine clients.
+    """Returns the charges with only the noise that counts against the adversary of the later run.
+
+    They are unchanged if the later run has no more colluders or Byzantine clients, or if the
+    earlier run's guarantee depends on no other party's noise.
 
     Raises `Incomposable` if no noise remains, or no bound is known.
     """
@@ -90,10 +97,10 @@ def _against_as_many(
 
 
 def _ratio(noise: CountedNoise, against: str, assumed: Assumed, now: Assumed) -> float:
-    """Returns the fraction of the counted variance that still counts against `now`'s adversary.
+    """Returns the fraction of the counted noise variance that counts against `now`'s adversary.
 
     The fraction is 1 if `now` has no more colluders and Byzantine clients than `assumed`. Raises
-    `Incomposable` if nothing remains.
+    `Incomposable` if nothing remains, or if the secure sums tolerate fewer colluders.
     """
     before = (assumed.colluders or 0, assumed.byzantine or 0)
     more = most(assumed.colluders, now.colluders) or 0

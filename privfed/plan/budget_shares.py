@@ -1,4 +1,4 @@
-"""The epsilon of a run's training and evaluation rounds alone, and the budget left unspent."""
+"""The separate epsilons of a run's training and evaluation rounds, and the unspent budget."""
 
 from __future__ import annotations
 
@@ -59,7 +59,6 @@ def unspent_budget(plan: Plan) -> UnspentBudget | None:
 
 
 def _cost_of_aborts(plan: Plan) -> str:
-    """Returns a description of the cost of visible aborts."""
     return (
         f"a round aborts visibly with a probability of at most {plan.cost.aborts:.2g}, and "
         "(1 + e^ε) times this probability is charged to δ for any noise"
@@ -67,7 +66,10 @@ def _cost_of_aborts(plan: Plan) -> str:
 
 
 def _solved_noise(plan: Plan, cost: RoundCost) -> float:
-    """Returns the smallest noise multiplier within the budget at this cost; infinite if none."""
+    """Returns the smallest noise multiplier within the budget for rounds of this `cost`.
+
+    The result is infinite if no noise is enough.
+    """
     privacy, before = plan.config.privacy, plan.before.spending
     rounds, budget = plan.training_rounds, privacy.epsilon or 0.0
     evaluating = plan.evaluation_cost.spending if plan.evaluation_cost else None
@@ -78,7 +80,7 @@ def _solved_noise(plan: Plan, cost: RoundCost) -> float:
 
 
 def _more_rounds(plan: Plan) -> str:
-    """Returns a text with the number of rounds that would use the unspent budget at this noise."""
+    """Returns advice on the number of rounds that would use the whole budget at the same noise."""
     privacy, rounds, before = plan.config.privacy, plan.config.run.rounds, plan.before.spending
     if plan.evaluation is not None:
         return "raise run.rounds"

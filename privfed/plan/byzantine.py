@@ -21,9 +21,9 @@ COUNTS_ON_OTHERS = frozenset({"server", "readers", "sites"})
 
 @dataclass(frozen=True)
 class ByzantineLimit:
-    """A limit of guarantees: at most `most` of the `parties` are Byzantine, as `key` states.
+    """A condition of guarantees: at most `most` parties are Byzantine.
 
-    `parties` is "clients" (of a cohort) or "sites".
+    `parties` is "clients" (of a cohort) or "sites", and `key` is the run file's key for `most`.
     """
 
     most: int
@@ -83,7 +83,8 @@ def refuse_uncharged_aborts(plan: Plan, culprits: int, events: Iterable[Event | 
     """Checks that aborts of secure sums are charged, given the excluded clients.
 
     Aborts are charged for clients that drop out independently at random. An excluded client is
-    missing whenever it is sampled, so sums abort more often than is charged.
+    missing whenever it is sampled, so sums abort more often than is charged. Nothing is checked if
+    sites are the parties.
 
     Args:
       plan: the plan of the run.
@@ -91,7 +92,7 @@ def refuse_uncharged_aborts(plan: Plan, culprits: int, events: Iterable[Event | 
       events: the charges of a round.
 
     Raises:
-      TooManyByzantine: if there are excluded clients, and an event needs a secret cohort.
+      TooManyByzantine: if there are excluded clients, and an event requires a secret cohort.
     """
     if culprits and _aborts_reveal_cohort(plan, events):
         raise TooManyByzantine(
@@ -140,8 +141,8 @@ def _proved(culprits: int, parties: str) -> str:
 def exclusion_text(plan: Plan) -> str:
     """Returns a text on the consequence of a party that is proved to be Byzantine.
 
-    The text is empty if this cannot happen: the run has no secure sum with messages, or its
-    protocol identifies no party.
+    The text is empty if this cannot happen: the run has no secure sum, simulates only the
+    arithmetic of its sums, or has a protocol that identifies no party.
     """
     protocol, limits = plan.config.row_hiding, plan.cost.limits
     if protocol is None or limits.arithmetic or not protocol.names_culprits:
@@ -170,7 +171,7 @@ def exclusion_text(plan: Plan) -> str:
 
 
 def rests_on_a_secret_draw(plan: Plan) -> bool:
-    """Whether an ε of the plan needs a secret cohort, and dropouts reveal who was sampled."""
+    """Whether an ε of the plan requires a secret cohort, which dropouts would reveal."""
     plans = filter(None, (plan, plan.evaluation))
     return _aborts_reveal_cohort(
         plan, (event for each in plans for event in (each.event, each.other))
@@ -178,7 +179,7 @@ def rests_on_a_secret_draw(plan: Plan) -> bool:
 
 
 def _aborts_reveal_cohort(plan: Plan, events: Iterable[Event | None]) -> bool:
-    """Whether one of `events` needs a secret cohort, and dropouts reveal who was sampled.
+    """Whether one of `events` requires a secret cohort, which dropouts would reveal.
 
     If sites are the parties, dropouts do not depend on the sampling of clients.
     """

@@ -94,7 +94,7 @@ def planned_guarantee(rounds: int, ledger: Ledger, accountant: str) -> Guarantee
 
     Returns:
       The guarantee; None if the charges of earlier runs are invalid (`counted_priors`), or if this
-      run and all earlier runs completed exactly their planned rounds.
+      run and all earlier runs completed exactly their planned rounds, or ended at their budgets.
     """
     before, why = counted_priors(ledger.terms)
     caveat = _caveat(rounds, ledger, before)
@@ -141,7 +141,8 @@ _ODOMETER = "is an odometer without a proved (ε, δ)"
 def _caveat(rounds: int, ledger: Ledger, before: Priors, headline: bool = True) -> str:
     """Returns a text on charges that were not fixed in advance; empty if all were.
 
-    The text also states the rounds that epsilon counts.
+    The text also states the rounds that epsilon counts. `headline` is whether the text is for the
+    guarantee that the budget limits.
     """
     says, bounded = [], headline and _budget_bounds(rounds, ledger)
     if not _completed(rounds, ledger):
@@ -178,7 +179,7 @@ def planned_otherwise(rounds: int, ledger: Ledger) -> bool:
 def added_later(rounds: int, ledger: Ledger) -> str:
     """Returns a text on rounds and evaluations added after the run began; empty without any.
 
-    A first charge is not counted: no release was seen before it.
+    An unplanned first charge is not counted, since no release was seen before it.
     """
     says = []
     if _raised(rounds, ledger):
@@ -290,7 +291,8 @@ def examples_guarantee(
 def _joint_bound(together: Spending, delta: float, missing: str) -> Guarantee:
     """Returns the guarantee of all the charges `together`.
 
-    Epsilon is infinite for a reason `missing`, or if the charges differ in adjacency relation.
+    Epsilon is infinite if `missing` states a reason, or if the charges differ in adjacency
+    relation.
     """
     if missing:
         return unbounded(together, delta, missing)

@@ -35,7 +35,8 @@ class EvaluationCost:
       cost: the cost of an evaluation round, as a function of its noise.
       count: the number of evaluation rounds.
       ratio: the noise multiplier of evaluation rounds, divided by that of training rounds. At this
-        ratio evaluations take the fraction `budget.evaluation` of the variance budget.
+        ratio evaluations take the fraction `budget.evaluation` of the variance budget: the sum over
+        rounds of w / z^2, for a weight w (`variance_weight`) and the noise multiplier z.
     """
 
     config: Config
@@ -139,8 +140,9 @@ def variance_weight(witness: Witness) -> float:
     """Returns the weight w of a round, which takes about w / z^2 of the variance budget.
 
     The weight is q^2 for secret sampling with rate q, and q if a client takes part in a fixed
-    schedule. For a secret slot among B, drawn anew in each epoch, the log-likelihood ratio of an
-    epoch has variance about 1 / (B z^2).
+    schedule. Under random allocation a client has one of B secret slots, drawn anew in each epoch.
+    The log-likelihood ratio of the epoch then has variance about 1 / (B z^2), which its rounds
+    share.
     """
     if isinstance(witness.release, RandomAllocation):
         return witness.rate**2 * witness.separation

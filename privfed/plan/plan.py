@@ -72,7 +72,7 @@ class Plan:
         return self.config.privacy.epsilon if self.mechanism.private else None
 
     def algorithm(self, evaluates: bool = False, shapes: ShapesByName | None = None) -> Algorithm:
-        """Returns the algorithm of a training round, or of an evaluation if `evaluates`."""
+        """Returns the algorithm of this plan's rounds, which evaluate if `evaluates`."""
         config = self.config
         return Algorithm(
             objective=config.messages(shapes),
@@ -105,7 +105,7 @@ class Plan:
 
     @property
     def spent(self) -> Spending:
-        """The charges of all rounds; for a candidate of a tuning, the charge of the choice."""
+        """The charges of all rounds; for a candidate of private tuning, the choice's one charge."""
         return spending_of(self.config, self.spending(self.config.run.rounds))
 
     def spending_of_any(self, rounds: int) -> Spending:
@@ -124,7 +124,7 @@ class Plan:
         return self._of_kind(round).event
 
     def other_in(self, round: int) -> Event | None:
-        """Returns the charge of `round` against the party other than `privacy.against`."""
+        """Returns the charge of `round` against the party of `other`; None if there is none."""
         return self._of_kind(round).other
 
     def _of_kind(self, round: int) -> Plan:
@@ -142,7 +142,7 @@ class Plan:
         return examples_guarantee(spending, before.runs, dp.delta, before.uncovered)
 
     def other_party(self, rounds: int) -> Guarantee | None:
-        """Returns the guarantee of `rounds` against the party other than `privacy.against`."""
+        """Returns the guarantee of `rounds` rounds against the party of `other`, or None."""
         if self.other is None:
             return None
         against, delta = OTHER_PARTY[self.config.against], self.config.privacy.delta
@@ -210,7 +210,7 @@ def refuse(config: Config) -> None:
 
 
 def plan(config: Config, before: Priors = NOTHING, length: int = 0, measures: int = 0) -> Plan:
-    """Returns the result of `solve_plan` for a configuration that `refuse` accepts."""
+    """Calls `refuse`, and returns the result of `solve_plan`; both may raise `Refused`."""
     refuse(config)
     return solve_plan(config, before, length, measures)
 
@@ -303,7 +303,7 @@ def _noise(
 
 @contextlib.contextmanager
 def _accounted(cost: RoundCost) -> Iterator[None]:
-    """Returns a context that converts errors of accountants to `Refused`."""
+    """Returns a context manager that re-raises errors of accountants as `Refused`."""
     try:
         yield
     except AccountingError as error:

@@ -112,7 +112,7 @@ class Prior:
     def of(
         cls, path: str, ledger: Ledger, planned: Spending | None = None, odometer: bool = False
     ) -> Prior:
-        """Returns the run at `path`; see the attributes `planned` and `odometer`."""
+        """Returns the entry of the run at `path`, which has this `ledger`."""
         terms, run, head = ledger.terms, str(ledger.terms.get("id")), ledger.head().hex()
         return cls(
             path,
@@ -275,13 +275,13 @@ def charged_under(
 ) -> Spending:
     """Returns a run's charges for a guarantee other than that of the budget.
 
-    The terms state under `key` a training round's event for that guarantee, and an evaluation
-    round's event for each charged event. Without `key`, the result is empty.
+    Under `key`, the terms state a training round's event for that guarantee, and the event that
+    replaces each charged event of evaluations. Without `key`, the result is empty.
 
     Args:
       ledger: the run's ledger.
       key: the key of the terms.
-      charges: the number of first charges; None: all.
+      charges: the number of charges to count, from the first; None: all.
       rounds: if not 0, the number of planned rounds to count instead of charges.
 
     Raises:
@@ -320,7 +320,7 @@ def _charged(ledger: Ledger) -> list[Event]:
 
 
 def _planned(rounds: int, ledger: Ledger) -> Counter[Event]:
-    """Returns the planned charges, or those made if no plan is stated or private tuning chose."""
+    """Returns the planned charges; those made if no plan is stated, or after private tuning."""
     stated = ledger.terms.get("planned")
     if stated is None or ledger.chosen is not None:
         return Counter(_charged(ledger))

@@ -234,5 +234,4 @@ def _refuse_no_honest_noise(protocol: SecureProtocol, limits: Limits) -> None:
 
 
 def _clients(count: int) -> str:
-    """Formats a number of clients."""
     return "1 client" if count == 1 else f"{count} clients"

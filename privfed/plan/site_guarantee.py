@@ -1,4 +1,4 @@
-"""The guarantee for a site's own clients if the site limits the number of its answers."""
+"""The guarantee for a site's own clients if the site limits the number of rounds it answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SiteGuarantee:
     """The guarantee for the clients of a site that answers at most `answers` rounds.
 
     Attributes:
-      answers: the largest number of rounds that the site answers.
+      answers: the largest number of rounds that the site answers, by sending a sum of rows.
       bound: the guarantee against the server with colluding sites.
       alone: the guarantee against all other parties, which trusts only this site; None if it is
         the same as `bound`, since the site adds all of the noise to its own sum.

@@ -1,4 +1,4 @@
-"""Builds a run that is ready to start from a plan, its population and its model."""
+"""Builds, from a plan, a population and a model, a run that is ready to start."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _refuse_unfit_rule(config: Config, algorithm: Algorithm, network: Network) -
 
 
 def _averaging(algorithm: Algorithm, network: Network) -> Algorithm:
-    """Returns `algorithm`, made to average the model's running statistics if there are any."""
+    """Returns `algorithm`; if the model has batch normalisations, it averages their statistics."""
     count = network.averaged.length
     if not count:
         return algorithm
@@ -128,7 +128,7 @@ def _averaging(algorithm: Algorithm, network: Network) -> Algorithm:
 
 
 def _refuse_averages(config: Config, network: Network) -> None:
-    """Refuses a key's value with which the model's running statistics cannot be averaged."""
+    """Raises `Refused` for a key's value with which running statistics cannot be averaged."""
     names, data = config.names, config.data
     refused = (
         (
@@ -155,7 +155,7 @@ def _refuse_averages(config: Config, network: Network) -> None:
 def _refuse_full_sums(plan: Plan, federation: Federation) -> None:
     """Raises `Refused` for more clients than a sum over sites, which must never abort, can hold.
 
-    It holds the declared number of rows: `data.clients` times `data.sites_per_client`.
+    The sum holds the declared number of rows: `data.clients` times `data.sites_per_client`.
     """
     data = plan.config.data
     declared = data.clients * data.sites_per_client
@@ -191,7 +191,7 @@ def evaluation_of(
 
 
 def _seconds_to_score(network: Network, federation: Federation) -> float:
-    """Returns the seconds to score a model; refuses a complete test set that cannot be scored."""
+    """Returns the seconds to score the test set; refuses a complete one that cannot be scored."""
     if not len(federation.test):
         return 0.0
     began = time.perf_counter()
@@ -252,7 +252,7 @@ def _trainer(config: Config, federation: Federation, network: Network) -> LocalT
 
 
 def _groups(config: Config, population: Federation) -> ClientGroups | None:
-    """An object that determines each client's group; None if the objective needs no groups.
+    """Returns the rule that assigns clients to groups; None if the objective needs no groups.
 
     Raises `Refused` if there are no groups, or another number of groups than declared.
     """
@@ -316,7 +316,6 @@ def _executor(
 
 
 def _attackers(config: Config, federation: Federation, streams: Streams) -> Attackers | None:
-    """The attackers of the run, or None."""
     if not config.has_attackers:
         return None
     attackers = Attackers(

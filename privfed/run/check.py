@@ -29,7 +29,7 @@ class Check:
     plan: Plan
     forecast: Forecast
     site: SiteGuarantee | None = None
-    """The guarantee for the clients of a site that limits its answers; None if not requested."""
+    """The guarantee for a site's clients if it limits its rounds; None if not requested."""
     advice: Advice | None = None
     """The comparison with other samplers and mechanisms; None if not requested."""
     power: Power | None = None
@@ -81,7 +81,8 @@ def check(config: Config, answers: int | None = None) -> Check:
 
     Args:
       config: the configuration of the run.
-      answers: upper bound on the rounds in which a site participates; None: no guarantee of a site.
+      answers: upper bound on the number of rounds in which a site takes part, for the guarantee of
+        its clients; None: that guarantee is not computed.
 
     Returns:
       The plan and forecast of the run.
@@ -100,7 +101,7 @@ def check(config: Config, answers: int | None = None) -> Check:
 
 
 def _sensitivity(plan: Plan, expected: Forecast) -> float | None:
-    """Upper bound on one client's effect on the sum of updates; None without privacy."""
+    """Upper bound on one client's effect, in L2 norm, on the sum of updates; None without noise."""
     if expected.signal is None:
         return None
     return expected.signal * expected.encoded * CHANGE[plan.event.relation]

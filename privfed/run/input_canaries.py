@@ -156,7 +156,7 @@ def canary_updates(setup: Setup) -> CanaryUpdates | None:
 
 
 class RunCanaries(Protocol):
-    """The canaries of a run, and the log of what was observed about each."""
+    """The canaries of a run, and the log of the observations about each canary."""
 
     def hear(self, round: int, released: list[Tensor]) -> None:
         """Logs the observations of a replayed release; the last record of a round counts."""

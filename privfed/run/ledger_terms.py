@@ -196,7 +196,7 @@ def _attack(config: Config) -> dict[str, Any]:
 
 
 def _secure(setup: Setup) -> dict[str, Any]:
-    """Returns the terms of the protocol that sums rows: name, cryptography, and what is seen."""
+    """Returns the terms of the protocol that sums rows, with what each party sees."""
     config = setup.plan.config
     name, simulate = config.names["protocol"], config.secure.simulate
     ran = config.secured and simulate == "messages"

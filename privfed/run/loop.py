@@ -41,7 +41,9 @@ def playing(
     ranks: Ranks = SINGLE_PROCESS,
     elsewhere: Elsewhere | None = None,
 ) -> Iterator[Loop]:
-    """Returns a context with a run's loop, from its last checkpoint; entering it charges nothing.
+    """Returns a context manager for a run's loop, which continues from the last checkpoint.
+
+    Entering it charges nothing.
 
     Args:
       setup: the prepared run.
@@ -89,7 +91,7 @@ def playing(
 
 @dataclass(frozen=True)
 class Ending:
-    """The current end of a run: its last checkpoint, and the reason for an early end."""
+    """The end of a run so far: its last checkpoint, and the reason if it ended early."""
 
     now: Checkpoint
     at_budget: bool = False
@@ -110,11 +112,11 @@ class Loop:
     tally: Tally | None
     canaries: RunCanaries | None
     ending: Ending
-    """The current end of the run."""
+    """The end of the run so far."""
     record: RoundRecord | None = None
-    """The record of the last round, if it was evaluated."""
+    """The record of the last round; None if that round was not evaluated."""
     outcome: Outcome | None = None
-    """The outcome, after the end."""
+    """The outcome; None until the run has ended."""
 
     def __iter__(self) -> Iterator[Checkpoint]:
         """Executes each further round, notifies observers, and yields the round's checkpoint.

@@ -75,9 +75,12 @@ LEVEL = 0.1
 
 @dataclass(frozen=True)
 class ClientEvidence:
-    """Evidence by one measure, for n clients: `score`, `p_differs` and `p_honest`, each `[n]`.
+    """Evidence by one measure, for n clients; the values have shape `[n]`.
 
-    `p_honest` is None unless some, but not all, of the clients are Byzantine in all rounds.
+    `score` is the larger, the more outlying a client's rows are. `p_differs` is the p-value of the
+    hypothesis that a client's rows are exchangeable with those of its cohorts, and `p_honest` that
+    of exchangeability with honest clients. `p_honest` is None unless some, but not all, of the
+    clients are Byzantine in all rounds.
     """
 
     score: Reals
@@ -154,7 +157,9 @@ class Misbehaviour:
 def misbehaviour_in(
     rounds: Iterable[Mapping[str, Any]], clients: int, byzantine: Mask | None
 ) -> Misbehaviour | None:
-    """Returns the evidence from `rounds`, each a line of clients and ranks; None without clients.
+    """Returns the evidence from `rounds`, each with its clients and their ranks by measure.
+
+    The result is None if no round has clients.
 
     `byzantine` `[clients]` marks Byzantine clients; None if no client is always Byzantine.
     """
@@ -190,7 +195,10 @@ def _evidence(
 
 
 def conformal(score: Reals, byzantine: Mask) -> Reals:
-    """Returns the conformal p-value `[n]` of each `score` `[n]` among clients not `byzantine`."""
+    """Returns the conformal p-value `[n]` of each `score` `[n]` against those of honest clients.
+
+    Honest clients are those for which the mask `byzantine` `[n]` is False.
+    """
     honest = np.sort(score[~byzantine])
     as_high = len(honest) - np.searchsorted(honest, score, side="left")
     return np.where(byzantine, (1 + as_high) / (1 + len(honest)), as_high / len(honest))

@@ -20,7 +20,10 @@ from privfed.secure.summation import Culprit
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """An evaluated round. `public` may be published; `simulation` is filled only if enabled.
+    """The measures of a round after which the model was evaluated.
+
+    `public` measures may be published. No epsilon covers those in `simulation`, which is empty
+    unless they are enabled.
 
     `warning` states, once per run, that the model is worse than the baseline, and what to change.
     """
@@ -156,7 +159,7 @@ class Outcome:
     """A warning that public test examples exceed their declared bounds, or ""."""
     planned: Guarantee | None = None
     """The guarantee of all planned rounds of this and earlier runs; None if each of these runs
-    completed exactly its planned rounds."""
+    completed exactly its planned rounds, or in the other cases of `planned_guarantee`."""
     misbehaviour: Misbehaviour | None = None
     """Evidence against clients, in simulations that observed rows."""
 

@@ -46,7 +46,7 @@ def under_torchrun() -> bool:
 
 @contextmanager
 def joined(workers: int) -> Iterator[Ranks]:
-    """Returns a context in which this process is one of the ranks of its run.
+    """Returns a context manager in which this process is one of the ranks of its run.
 
     The ranks are those that torchrun started, or `workers` processes on this machine.
     """
@@ -75,7 +75,7 @@ def joined(workers: int) -> Iterator[Ranks]:
 
 @contextmanager
 def joining(rank: int, workers: int, port: int) -> Iterator[Ranks]:
-    """Returns a context for a worker process, which `joined` started as rank `rank`."""
+    """Returns a context manager for a worker process, which `joined` started as rank `rank`."""
     with rank_lost_on_failure():
         store = _store(port, workers, is_master=False)
     parent = os.getppid()
@@ -85,7 +85,7 @@ def joining(rank: int, workers: int, port: int) -> Iterator[Ranks]:
 
 @contextmanager
 def _group(store: Any, rank: int, count: int, alive: Callable[[], bool]) -> Iterator[Ranks]:
-    """Returns a context with the process group of `count` ranks that meet at `store`."""
+    """Returns a context manager for the process group of `count` ranks that meet at `store`."""
     with rank_lost_on_failure():
         dist.init_process_group("gloo", timeout=PATIENCE, store=store, rank=rank, world_size=count)
     try:
@@ -144,7 +144,7 @@ class RankZero:
         return self.ranks.on(network.initial_params.device)
 
     def announce(self, round: int, state: TrainingState) -> None:
-        """Announces the next round."""
+        """Announces the next round, with `state` if other ranks lack it."""
         if self.ranks.count > 1:
             fresh = None if state is self.known else on(torch.device("cpu"), state)
             self.ranks.first(lambda: (round, fresh))

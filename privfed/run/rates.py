@@ -63,7 +63,7 @@ _PERTURBATION = 0.1
 
 Prepare = Callable[[Config, Federation], Setup]
 Trying = Callable[[str, int, int], object]
-"""Receives a key, the number of the value that is tried for it, and the number of all values."""
+"""A function of a key, the number (from 1) of the value tried for it, and the number of values."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class _Trials:
     clipped: Setup | None
 
     def loss(self, rate: float, mechanism: Mechanism | None = None) -> float:
-        """The final loss at the learning rate `rate`; infinite if training diverges."""
+        """The loss of a simulated run's final model at the rate `rate`; infinite if it diverges."""
         setup = self.setup
         if mechanism is not None and self.clipped is not None:
             setup = self.clipped
@@ -234,7 +234,10 @@ def _population(public: Examples, federation: Federation, config: Config) -> Fed
 
 
 def _size(config: Config, population: Federation, length: int) -> tuple[int, int]:
-    """Rounds and cohort of a simulated run; `length` is the number of parameters, frozen or not."""
+    """Returns the numbers of rounds and of clients per round of a simulated run.
+
+    `length` is the number of the model's parameters, frozen or not.
+    """
     rounds, cohort = _LONG
     updates = (len(RATES) + len(CLIPS)) * rounds * cohort
     examples = population.offsets[1] * config.client.epochs
@@ -307,6 +310,5 @@ def _labelled(population: Federation, network: Network) -> Federation:
 
 
 def _at(setup: Setup, rate: float) -> Setup:
-    """`setup` with another learning rate of clients."""
     trainer = replace(setup.executor.trainer, lr=rate)
     return replace(setup, executor=replace(setup.executor, trainer=trainer))

@@ -30,7 +30,9 @@ from privfed.store.run_directory import RunDirectory
 
 @dataclass(frozen=True)
 class Stopping:
-    """Counts the last consecutive evaluations no better than `best`; stops at `patience`.
+    """The early-stopping rule, which counts in `since` the last evaluations no better than `best`.
+
+    `by` is the measure that is compared. A run stops when `since` reaches `patience`.
 
     For a measure with an interval, the best is an estimate, and the best of many is biased by its
     noise. An evaluation therefore counts only if even the better end of its interval is no better.
@@ -54,7 +56,6 @@ class Stopping:
         return replace(self, since=0 if self._better(end) else self.since + 1)
 
     def _better(self, value: float) -> bool:
-        """Whether `value` is better than `best`."""
         return value < self.best if self.lower_is_better else value > self.best
 
     @property
@@ -168,7 +169,7 @@ class Recorder:
         return self._setup.federation.at(now.round)
 
     def epsilon(self, now: Checkpoint) -> float:
-        """The ε of all charges up to and including the checkpoint's round."""
+        """The ε of earlier runs and of all charges up to and including the checkpoint's round."""
         privacy = self._setup.plan.config.privacy
         spending = self._ledger.spending_until(now.round)
         return guarantee(spending, privacy.delta, privacy.accountant).epsilon

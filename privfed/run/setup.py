@@ -19,7 +19,8 @@ from privfed.round.algorithm import Algorithm, TrainingState
 class Setup:
     """A run that is ready to start; its `plan` has the measured training mode and chunk size.
 
-    `speed` is the measured training speed, `scoring_seconds` the time to score a model.
+    `speed` is the measured training speed, and `scoring_seconds` the time to score a model on the
+    test set.
     """
 
     plan: Plan
@@ -50,7 +51,7 @@ class Setup:
         return self.executor.trainer.objective.state_length(self.network.shapes.length)
 
     def algorithm_in(self, round: int) -> Algorithm:
-        """The algorithm of `round`."""
+        """The algorithm of `round`, which trains or evaluates."""
         if self.evaluation and round in self.plan.config.evaluation_rounds:
             return self.evaluation
         return self.algorithm

@@ -207,7 +207,7 @@ def resumed(
     ranks: Ranks = SINGLE_PROCESS,
     elsewhere: Elsewhere | None = None,
 ) -> Iterator[Loop]:
-    """Returns a context with the loop of an existing run; arguments are those of `resume`."""
+    """Returns a context manager for an existing run's loop; arguments are those of `resume`."""
     directory = RunDirectory.open(path)
     with directory.locked():
         directory.recover()
@@ -287,7 +287,7 @@ def started(
     ranks: Ranks = SINGLE_PROCESS,
     elsewhere: Elsewhere | None = None,
 ) -> Iterator[Loop]:
-    """Returns a context with the loop of a new, uncharged run; arguments are those of `train`."""
+    """Returns a context manager for a new, uncharged run's loop, with the arguments of `train`."""
     refuse_ranks(config, ranks.count)
     refuse_unusable_heads(config.run.heads, out)
     watching = observers_of(config)

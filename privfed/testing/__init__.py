@@ -42,7 +42,7 @@ CHECKS: Mapping[str, tuple[Callable[[Any], None], ...]] = {
     "rule": RULE_CHECKS,
     "before": BEFORE_CHECKS,
 }
-"""Further checks for some kinds of parts. `check_part` has the checks for all kinds."""
+"""Additional checks by kind of part; the checks that all kinds have are in `check_part`."""
 
 _RUN: dict[str, Any] = {
     "data.source": "synthetic",

@@ -1,6 +1,6 @@
 """The contracts of optimizers, schedules and samplers, as checks of their hooks.
 
-Each check is a function of the part, and raises `AssertionError`.
+Each check is a function of the part, and raises `AssertionError` if the part violates it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _forms(state: Mapping[str, Tensor]) -> dict[str, tuple[Any, ...]]:
 
 
 def steps_are_pure(server: Any) -> None:
-    """Checks that a step changes no argument in place and depends on its arguments only.
+    """Checks that an optimizer's step changes no argument in place and depends on no other value.
 
     The names, shapes and dtypes of model and state must be the same in every round.
     """
@@ -66,7 +66,7 @@ def steps_are_pure(server: Any) -> None:
 
 
 def resumes_from_a_checkpoint(server: Any) -> None:
-    """Checks that steps from a restored state yield the same bits as uninterrupted steps."""
+    """Checks that an optimizer resumed from a stored state gives the same bits as uninterrupted."""
     uninterrupted = _run(server, _DELTAS, _start(), server.init(_start()))
     for stop in range(len(_DELTAS)):
         params, state = _run(server, _DELTAS[:stop], _start(), server.init(_start()))
@@ -84,7 +84,7 @@ def resumes_from_a_checkpoint(server: Any) -> None:
 def stays_without_an_update(server: Any) -> None:
     """Checks that aggregates of zero, or a learning rate of zero, leave the model unchanged.
 
-    After aggregates of zero, the state must be finite.
+    After aggregates of zero, the optimizer's state must be finite.
     """
     zeros = torch.zeros_like(_DELTAS)
     params, state = _run(server, zeros, _start(), server.init(_start()))
@@ -98,7 +98,7 @@ def stays_without_an_update(server: Any) -> None:
 
 
 def moves_along_the_first_update(server: Any) -> None:
-    """Checks that the first step has a positive component along the aggregate."""
+    """Checks that an optimizer's first step has a positive component along the aggregate."""
     params, _ = server.step(_start(), _DELTAS[0], server.init(_start()))
     along = float((params - _start()) @ _DELTAS[0])
     assert along > 0, f"the first step moves by {along:g} along the aggregate; expected above 0"
@@ -116,7 +116,7 @@ def is_plain_only_where_it_adds_the_update(server: Any) -> None:
 
 
 def rates_multiply(server: Any) -> None:
-    """Checks that `at` multiplies the learning rate, and that a part is restored from its keys."""
+    """Checks that `at` multiplies an optimizer's learning rate, and that its keys restore it."""
     halves = server.at(0.5).at(0.5)
     params = [
         each.step(_start(), _DELTAS[0], each.init(_start()))[0]
@@ -132,7 +132,7 @@ _SCHEDULED = range(1, 1001)
 
 
 def gives_a_factor_for_every_round(schedule: Any) -> None:
-    """Checks that the factors of 1,000 rounds are from 0 to 1, and that the largest is 1."""
+    """Checks that a schedule's factors in 1,000 rounds are from 0 to 1, and the largest is 1."""
     factors = [schedule.factor(round) for round in _SCHEDULED]
     for round, factor in zip(_SCHEDULED, factors, strict=True):
         valid = isinstance(factor, float) and 0 <= factor <= 1
@@ -141,7 +141,7 @@ def gives_a_factor_for_every_round(schedule: Any) -> None:
 
 
 def follows_from_the_round_alone(schedule: Any) -> None:
-    """Checks that a factor depends on the round only."""
+    """Checks that a schedule's factor depends on the round only."""
     backwards = [schedule.factor(round) for round in reversed(_SCHEDULED)]
     again = [schedule.model_copy().factor(round) for round in _SCHEDULED]
     assert backwards[::-1] == again, "a factor depends on the rounds that were asked for before"
@@ -183,7 +183,11 @@ def _entered(cohorts: list[Cohort], present: int) -> Any:
 
 
 def draws_cohorts_of_its_form(part: Any) -> None:
-    """Checks the clients, the witness and the divisor of cohorts against the contract."""
+    """Checks the clients, the witness and the divisor of a sampler's cohorts.
+
+    Clients must be present, in increasing order and at most `capacity`. The witness must be that of
+    the round, and the divisor the sampler's size.
+    """
     sampler = _small(part)
     assert sampler.of(_CLIENTS) == sampler, "`of` is not idempotent"
     for present in _fitting(sampler):
@@ -204,8 +208,8 @@ def draws_cohorts_of_its_form(part: Any) -> None:
 def includes_clients_at_the_declared_rate(part: Any) -> None:
     """Checks that clients are sampled equally often, at the declared rate.
 
-    The test is chi-square at 1e-6. If samples depend on each other, or the rate is 1, clients must
-    be sampled exactly as often as declared.
+    The test is chi-squared at the level 1e-6. If the samples of rounds depend on each other, or the
+    rate is 1, clients must be sampled exactly as often as declared.
     """
     sampler = _small(part)
     for present in _fitting(sampler):
@@ -229,7 +233,7 @@ def includes_clients_at_the_declared_rate(part: Any) -> None:
 
 
 def declares_the_release_of_its_draws(part: Any) -> None:
-    """Checks the sizes, caps and rates of the declared release against the cohorts."""
+    """Checks sampled cohorts against the size, cap and rate of the sampler's declared release."""
     sampler = _small(part)
     witness = sampler.witness(1, _CLIENTS)
     sizes = {len(cohort.clients) for cohort in _drawn(sampler, _CLIENTS, 200)}
@@ -251,7 +255,7 @@ def declares_the_release_of_its_draws(part: Any) -> None:
 
 
 def keeps_the_separation_it_declares(part: Any) -> None:
-    """Checks the separation and the period that the witness declares."""
+    """Checks that cohorts keep the separation and the period that a sampler's witness declares."""
     sampler = _small(part)
     witness = sampler.witness(1, _CLIENTS)
     who = _entered(_drawn(sampler, _CLIENTS, 120), _CLIENTS)
@@ -303,6 +307,7 @@ def reads_no_sizes_it_does_not_declare(part: Any) -> None:
     assert sampler.reads_sizes == reads, wrong
 
 
+# All checks of an optimizer, of a sampler and of a schedule.
 OPTIMIZER_CHECKS = (
     steps_are_pure,
     resumes_from_a_checkpoint,
@@ -320,4 +325,3 @@ SAMPLER_CHECKS = (
     reads_no_sizes_it_does_not_declare,
 )
 SCHEDULE_CHECKS = (gives_a_factor_for_every_round, follows_from_the_round_alone)
-"""All checks of an optimizer, a sampler and a schedule."""

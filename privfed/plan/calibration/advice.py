@@ -38,7 +38,7 @@ PROMISES: Mapping[str, str] = MappingProxyType(
         "more often than its slots allow",
     }
 )
-"""The meaning of each operational assumption, for any sampler."""
+"""The meaning of each operational assumption, by name, for any sampler."""
 _AWAY = PROMISES[ATTENDANCE]
 
 
@@ -88,7 +88,7 @@ def membership(relation: str, clients: int) -> str:
 
 @dataclass(frozen=True)
 class Alternative(Encoded):
-    """A sampler and a mechanism, with figures of the run's plan for them.
+    """A sampler and a mechanism, with figures of the plan of a run that uses them.
 
     Attributes:
       sampler: name of the sampler.
@@ -174,7 +174,7 @@ _WORK = 20_000_000
 def uneven(clients: int, size: int) -> tuple[Unavailable, ...]:
     """Returns cyclic sampling and allocation as unavailable, if `size` does not divide `clients`.
 
-    Otherwise, nothing is returned as unavailable.
+    Otherwise, the result is empty.
     """
     if clients % size == 0:
         return ()

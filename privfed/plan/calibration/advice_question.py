@@ -159,6 +159,8 @@ def advise(question: AdviceQuestion) -> Advice:
 def _whole_clients(question: AdviceQuestion) -> tuple[int, int]:
     """Returns the number of clients and the expected cohort size, both integers.
 
+    A sampling rate is represented by two integers with this ratio.
+
     Raises `Refused` if they are not determined, or are invalid.
     """
     population, cohort, rate, period = (

@@ -15,7 +15,7 @@ from privfed.privacy.shared_noise import shares_noise
 
 @dataclass(frozen=True)
 class CalibrationAnswer:
-    """The answer to a question of calibration.
+    """A result of `privfed calibrate`: a question whose missing number is solved for.
 
     Attributes:
       question: the question, with the number that was solved for.

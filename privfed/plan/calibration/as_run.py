@@ -46,7 +46,7 @@ def given_flags(question: CalibrationQuestion, names: Iterable[str]) -> list[str
 
 
 def part_of_sites(question: CalibrationQuestion) -> float | None:
-    """Returns `secure.colluders`: a fraction of the sites or, without sites, of clients.
+    """Returns `secure.colluders`: a fraction of the sites or, without sites, of a cohort.
 
     None if `--colluders` is not given.
     """
@@ -139,7 +139,7 @@ _KEYS = {
 
 
 def config_of(question: CalibrationQuestion) -> Config:
-    """Returns the configuration of the run. Raises `Refused` for an invalid configuration."""
+    """Returns the configuration of the run of `question`. Raises `Refused` if it is invalid."""
     raw: Raw = {"secure": {}, "data": {}}
     for name, place in _KEYS.items():
         if (value := getattr(question, name)) is not None:
@@ -163,7 +163,7 @@ def config_of(question: CalibrationQuestion) -> Config:
 
 @functools.lru_cache(maxsize=16)
 def solved_config_of(question: CalibrationQuestion) -> Config:
-    """Returns the configuration with the values that its parts solve for.
+    """Returns the result of `config_of` with the values that its parts solve for.
 
     Raises `Refused` for an invalid configuration, and if no values are possible.
     """
@@ -171,18 +171,18 @@ def solved_config_of(question: CalibrationQuestion) -> Config:
 
 
 def _clients(question: CalibrationQuestion) -> int:
-    """Returns the number of clients, rounded down to a multiple of the sampler's spacing."""
+    """Returns the population, rounded down to a positive multiple of `separation` or `slots`."""
     apart = (getattr(question, question.spacing) or 1) if question.spaced else 1
     return max(apart, (question.population or 1) // apart * apart)
 
 
 def plan_of(question: CalibrationQuestion) -> Plan:
-    """Returns the plan of the run. Raises `Refused` if there is none."""
+    """Returns the plan of the run of `question`. Raises `Refused` if there is none."""
     return plan(solved_config_of(question), length=question.dimension or 1)
 
 
 def cost_of(question: CalibrationQuestion) -> RoundCost:
-    """Returns the cost of a round. Raises `Refused` for a missing or invalid number."""
+    """Returns the cost of a round of the run of `question`. Raises `Refused` if there is none."""
     if question.sampling_rate is not None:
         return RoundCost(mechanism_of(question), _witness_of(question, question.sampling_rate))
     counted = {"size", "rate"} & {*question.sampler_class.constants}
@@ -195,14 +195,14 @@ def cost_of(question: CalibrationQuestion) -> RoundCost:
 
 
 def guarantee_of(question: CalibrationQuestion) -> Guarantee:
-    """Returns the guarantee of all `rounds`. Raises `AccountingError` if none can be computed."""
+    """Returns the guarantee over `question.rounds`. Raises `AccountingError` if there is none."""
     assert question.rounds is not None
     event = cost_of(question).event(question.noise_multiplier)
     return guarantee(Counter({event: question.rounds}), question.delta, question.accountant)
 
 
 def mechanism_of(question: CalibrationQuestion) -> Mechanism:
-    """Returns the mechanism alone, without a run."""
+    """Returns the mechanism that `question` names, outside of a run."""
     bands = {"bands": question.bands} if question.bands else {}
     mechanism: Mechanism = find("mechanism", question.mechanism, "--mechanism")(**bands)
     return mechanism
@@ -338,7 +338,7 @@ def _refuse_flags_of_sums(question: CalibrationQuestion) -> None:
 def _refuse_given(
     question: CalibrationQuestion, names: tuple[str, ...], have_meaning: bool, alternative: str
 ) -> None:
-    """Raises `Refused` if a flag of these `names` is given, unless they `have_meaning`."""
+    """Raises `Refused` if a flag of these `names` is given, unless `have_meaning`."""
     given = given_flags(question, names)
     if given and not have_meaning:
         raise Refused(

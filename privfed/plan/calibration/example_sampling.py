@@ -7,9 +7,9 @@ a fixed compute budget).
 
 *ELS*: each of at most G examples of a client is in the batch by its own Bernoulli draw; the
 gradient of each example is clipped to C. *ULS*: clients are sampled; a sampled client draws G of
-its examples, and its average gradient is clipped. Of N clients and B examples in a batch, both
-sample at the rate B / (G N). Proofs: `accounting.bounds.several_sites` (ELS), Poisson sampling
-(ULS).
+its examples, and its average gradient is clipped. With N clients and B expected examples in a
+batch, both sample at the rate B / (G N). Proofs: `accounting.bounds.several_sites` (ELS), Poisson
+sampling (ULS).
 
 *Noise* is the standard deviation of the noise in the average gradient, in units of C: z / B under
 ELS, and z c G / B under ULS, whose clipping norm is c C. What c may be is an assumption on
@@ -71,12 +71,12 @@ class SamplingComparison:
 
     @property
     def best_els(self) -> SampledGroups:
-        """The ELS with the least noise."""
+        """The number of examples per client, and its figures, at which ELS has the least noise."""
         return min(self.els, key=lambda each: each.noise)
 
     @property
     def best_uls(self) -> SampledGroups:
-        """The ULS with the least noise."""
+        """The number of examples per client, and its figures, at which ULS has the least noise."""
         return min(self.uls, key=lambda each: each.noise)
 
     @property
@@ -126,13 +126,13 @@ class SamplingComparison:
 
 
 def asks_for_sampling(question: CalibrationQuestion) -> bool:
-    """Whether a flag of the comparison is given."""
+    """Whether a flag that only the comparison of ELS and ULS uses is given."""
     given = (question.examples, question.batch, question.gradient_ratio)
     return any(each is not None for each in given)
 
 
 def gradient_ratio(question: CalibrationQuestion) -> float:
-    """Returns the ratio of the norms of a client's average gradient and an example's, default 1."""
+    """Returns the norm of a client's average gradient divided by an example's; 1 by default."""
     return 1.0 if question.gradient_ratio is None else question.gradient_ratio
 
 

@@ -181,7 +181,7 @@ class CalibrationQuestion:
 
     @property
     def shares_noise(self) -> bool:
-        """Whether clients contribute shares of the noise in a secure sum."""
+        """Whether clients, or sites, contribute shares of the noise in a secure sum."""
         return self.mechanism_class.trust == "sum"
 
     @property

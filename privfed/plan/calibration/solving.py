@@ -55,7 +55,7 @@ def large_scanned(fits: Callable[[int], bool], most: int) -> int:
 
 
 def largest_rate(fits: Callable[[float], bool]) -> float | None:
-    """Searches for the largest sampling rate for which `fits` is true.
+    """Searches for the largest sampling rate for which `fits`, true below some rate, is true.
 
     Returns:
       The rate to a relative accuracy of 1e-4; None if none of the rates 1, 1/4, 1/16, ... down to
@@ -169,7 +169,7 @@ def _most_rounds(question: CalibrationQuestion) -> int:
 
 
 def _with_draw(question: CalibrationQuestion) -> CalibrationQuestion:
-    """Returns `question` with the largest cohort or rate, or the smallest spacing, that fits."""
+    """Returns `question` with the largest cohort or rate, or smallest spacing, in the budget."""
     if question.spaced:
         return _spaced(question, _spacing(question))
     if question.population is not None:
@@ -197,7 +197,7 @@ def _cohort(question: CalibrationQuestion, population: int) -> int:
 
 
 def _spaced(question: CalibrationQuestion, rounds: int) -> CalibrationQuestion:
-    """Returns `question` with one participation per client in `rounds` rounds."""
+    """Returns `question` with a spacing at which a client takes part once in `rounds` rounds."""
     if question.spacing == "slots":
         return replace(question, slots=rounds)
     return replace(question, separation=rounds)
@@ -244,7 +244,7 @@ def alternatives(answer: CalibrationAnswer) -> Iterator[tuple[str, CalibrationAn
 
 
 def _unsolved(answer: CalibrationAnswer) -> CalibrationQuestion:
-    """Returns the question as it was before solving."""
+    """Returns the question of `answer` without the number that was solved for."""
     match answer.solved:
         case "cohort":
             return replace(

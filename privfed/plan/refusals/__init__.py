@@ -1,7 +1,7 @@
 """The reasons why combinations of parts have no proof, or are impossible.
 
-A reason depends on the declarations of the parts, never on their names, and states an alternative.
-A function that "refuses" a situation yields a reason if a run is in that situation.
+A reason is a message, also called a refusal. It depends on the declarations of the parts, never on
+their names, and states an alternative. A function yields nothing if it has no reason.
 """
 
 from __future__ import annotations

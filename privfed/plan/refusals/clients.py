@@ -32,7 +32,7 @@ def _instead(config: Config) -> str:
 
 
 def _state_that_reveals_others(config: Config) -> Iterator[str]:
-    """Refuses client state that reveals participation, if subsampling must keep it secret."""
+    """Yields a refusal of client state that reveals participation which must stay secret."""
     mechanism = config.mechanism
     release = config.sampler.witness(0, config.data.clients).release
     if not mechanism.private or mechanism.trust == "client" or release is None:
@@ -57,7 +57,7 @@ def _clients_that_do_not_return(config: Config) -> Iterator[str]:
 
 
 def _clients_that_are_absent(config: Config) -> Iterator[str]:
-    """Refuses settings in which sampled clients may be absent: the server would count these too."""
+    """Yields a refusal if sampled clients may be absent, as the server would count these too."""
     if config.availability.varies or config.client.drop_stragglers or config.cohort.dropout:
         yield (
             f"client.objective = {config.names['objective']!r} assumes that every sampled client "
@@ -67,7 +67,7 @@ def _clients_that_are_absent(config: Config) -> Iterator[str]:
 
 
 def _states_weighed_by_examples(config: Config) -> Iterator[str]:
-    """Refuses weights by examples if the server sums clients' states with equal weights."""
+    """Yields a refusal of weights by examples, as the server sums clients' states unweighted."""
     if config.aggregation.weights == "examples":
         yield (
             'aggregation.weights is "examples", but with client.objective = '
@@ -84,7 +84,7 @@ def most_steps(config: Config) -> int:
 
 
 def adds_updates(config: Config) -> bool:
-    """Whether each next model is the current model plus the aggregate."""
+    """Whether the model after every round is the model before it plus the aggregate."""
     schedule, rounds = config.server_schedule, range(1, config.run.rounds + 1)
     plain = config.optimizer.plain and not config.optimizer.in_client_rates
     return plain and all(schedule.factor(round) == 1.0 for round in rounds)
@@ -98,7 +98,7 @@ def objective_refusals(config: Config) -> Iterator[str]:
 
 
 def _models_not_at_the_server(config: Config) -> Iterator[str]:
-    """Refuses a server step under which the run's model would equal no broadcast model."""
+    """Yields a refusal of a server step after which the run's model equals no broadcast model."""
     if config.objective.server_step == "only_plain" and not adds_updates(config):
         rate = getattr(config.optimizer, "lr", None)
         at_rate = "" if rate is None else f"server.lr = {rate!r}, "
@@ -112,7 +112,7 @@ def _models_not_at_the_server(config: Config) -> Iterator[str]:
 
 
 def _logits_of_no_classes(config: Config) -> Iterator[str]:
-    """Refuses an objective that reads outputs as logits of classes if the loss has no logits."""
+    """Yields a refusal of an objective that changes logits of classes if the loss has none."""
     if config.objective.needs_classes and not config.loss.softmax:
         yield (
             f"client.objective = {config.names['objective']!r} changes the logits of classes, "
@@ -122,7 +122,7 @@ def _logits_of_no_classes(config: Config) -> Iterator[str]:
 
 
 def _steps_for_nothing(config: Config) -> Iterator[str]:
-    """Refuses fewer local steps than the objective needs to have an effect (`least_steps`)."""
+    """Yields a refusal of too few local steps for the objective's effect (`least_steps`)."""
     most, least = most_steps(config), config.objective.least_steps
     if most and most < least:
         key = "client.epochs" if config.example_privacy else "client.steps"
@@ -143,7 +143,7 @@ def partial_model_refusals(config: Config) -> Iterator[str]:
 
 
 def _objectives_of_whole_models(config: Config) -> Iterator[str]:
-    """Refuses `model.local` with an objective that needs complete models."""
+    """Yields a refusal of `model.local` with an objective that needs complete models."""
     objective = config.objective
     where = (
         "model.local keeps a part of the model on each client, but client.objective = "
@@ -160,12 +160,12 @@ def _objectives_of_whole_models(config: Config) -> Iterator[str]:
 
 
 def _reads_sent_models(objective: Objective) -> bool:
-    """Whether examples are evaluated at broadcast models, in addition to the local steps."""
+    """Whether the objective evaluates examples at broadcast models, not only in local steps."""
     return bool(objective.anchored or objective.measures) or objective.exchanges > 1
 
 
 def _trains_parts(objective: Objective) -> bool:
-    """Whether a part of the model may be local to clients."""
+    """Whether a part of the model may be local to clients under this objective."""
     return not (_reads_sent_models(objective) or objective.personalises)
 
 
@@ -175,7 +175,7 @@ def averages_statistics(objective: Objective) -> bool:
 
 
 def _attackers_on_their_own_way(config: Config) -> Iterator[str]:
-    """Refuses attackers that steer the model unless one complete model is broadcast."""
+    """Yields a refusal of attackers that steer the model unless one complete model is broadcast."""
     if not (config.has_attackers and config.attack.steers):
         return
     attack = f"attack.name is {config.names['attack']!r}, which steers the broadcast model"
@@ -187,7 +187,7 @@ def _attackers_on_their_own_way(config: Config) -> Iterator[str]:
 
 
 def _epochs_of_what_stays(config: Config) -> Iterator[str]:
-    """Refuses `client.local_epochs` if no epochs can train the model's local part alone."""
+    """Yields a refusal of `client.local_epochs` if no epochs train the model's local part alone."""
     count, client = config.client.local_epochs, config.client
     if not count:
         return
@@ -211,7 +211,7 @@ def _epochs_of_what_stays(config: Config) -> Iterator[str]:
 
 
 def nothing_to_shorten(config: Config) -> Iterator[str]:
-    """Refuses stragglers if all clients train only one epoch, which cannot be shortened."""
+    """Yields a refusal of stragglers if clients train one epoch, which cannot be shortened."""
     if config.client.stragglers and config.client.epochs == 1:
         yield (
             f"client.stragglers is {config.client.stragglers}, but client.epochs is 1, so "
@@ -220,7 +220,7 @@ def nothing_to_shorten(config: Config) -> Iterator[str]:
 
 
 def no_stragglers_to_drop(config: Config) -> Iterator[str]:
-    """Refuses to drop stragglers if no client, or every client, is a straggler."""
+    """Yields a refusal to drop stragglers if no client, or every client, is a straggler."""
     if config.client.drop_stragglers and not 0.0 < config.client.stragglers < 1.0:
         yield (
             f"client.drop_stragglers is true, but client.stragglers is {config.client.stragglers}, "
@@ -230,7 +230,7 @@ def no_stragglers_to_drop(config: Config) -> Iterator[str]:
 
 
 def rates_of_zero(config: Config) -> Iterator[str]:
-    """Refuses a schedule whose rate is 0 in the last round. Raises a schedule's own errors."""
+    """Yields a refusal of a schedule that ends at rate 0. Raises a schedule's own errors."""
     schedules = {"client": config.client_schedule, "server": config.server_schedule}
     for section, schedule in schedules.items():
         if [schedule.factor(round) for round in range(1, config.run.rounds + 1)][-1] == 0.0:
@@ -252,7 +252,7 @@ def attack_refusals(config: Config) -> Iterator[str]:
 
 
 def _attackers_without_attack(config: Config) -> Iterator[str]:
-    """Refuses an attack without any attacker, attackers without attack, and undeclared hooks."""
+    """Yields a refusal of an attack without attackers, the reverse, or undeclared hooks."""
     name, attackers = config.names["attack"], config.attackers
     fraction, given = attackers.fraction, "fraction" in attackers.model_fields_set
     acts = config.attack.acts or attackers.false_claims
@@ -286,7 +286,7 @@ def _false_claims(config: Config) -> Iterator[str]:
 
 
 def _details_without_attack(config: Config) -> Iterator[str]:
-    """Refuses keys of an attack if there is no attack (`attack.acts`, `false_claims`)."""
+    """Yields a refusal of keys of an attack if there is none (`attack.acts`, `false_claims`)."""
     given = config.attackers
     details = (given.selection, given.stage, given.replaces, given.first_round, given.last_round)
     usual = ("once", "auto", "messages", 1, 0)
@@ -298,7 +298,7 @@ def _details_without_attack(config: Config) -> Iterator[str]:
 
 
 def _all_clients_pool(config: Config) -> Iterator[str]:
-    """Refuses attackers that pool their examples if any client may become an attacker."""
+    """Yields a refusal of attackers that pool examples if any client may become an attacker."""
     pools = Knowledge.ATTACKERS_DATA in config.attack.knows
     if pools and config.attackers.selection == "round":
         yield (
@@ -310,7 +310,7 @@ def _all_clients_pool(config: Config) -> Iterator[str]:
 
 
 def _labels_changed_twice(config: Config) -> Iterator[str]:
-    """Refuses an attack that changes labels together with a shift that changes labels."""
+    """Yields a refusal of an attack that changes labels if the data shift changes them too."""
     if config.attack.poisons and config.shift.changes_labels:
         yield (
             f"attack.name = {config.names['attack']!r} and data.shift = "
@@ -319,7 +319,7 @@ def _labels_changed_twice(config: Config) -> Iterator[str]:
 
 
 def _weights_not_requested(config: Config) -> Iterator[str]:
-    """Refuses attackers that overstate their weight if clients send none (`sends_weights`)."""
+    """Yields a refusal of overstated weights of attackers if clients send no weights."""
     if config.attackers.weight == 1.0:
         return
     try:
@@ -335,7 +335,7 @@ def _weights_not_requested(config: Config) -> Iterator[str]:
 
 
 def _counts_not_requested(config: Config) -> Iterator[str]:
-    """Refuses false counts for adaptive clipping unless such counts are simulated."""
+    """Yields a refusal of false counts for adaptive clipping unless such counts are simulated."""
     count = config.attackers.clip_count
     if count != "true" and not config.mechanism.adaptive:
         yield (

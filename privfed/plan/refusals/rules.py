@@ -70,7 +70,7 @@ def rule_refusals(config: Config) -> Iterator[str]:
 
 
 def _rows_under_noise(choice: _Choice) -> Iterator[str]:
-    """Refuses a rule on rows if the server or a secure sum adds the noise (`trust`)."""
+    """Yields a refusal of a rule on rows if the server or a secure sum adds the noise (`trust`)."""
     mechanism = choice.config.mechanism
     if mechanism.private and not choice.by_sums and mechanism.trust != "client":
         yield (
@@ -82,7 +82,7 @@ def _rows_under_noise(choice: _Choice) -> Iterator[str]:
 
 
 def _rows_under_secure_sums(choice: _Choice) -> Iterator[str]:
-    """Refuses a rule on rows if the protocol hides single rows (`hides_rows`)."""
+    """Yields a refusal of a rule on rows if the protocol hides single rows (`hides_rows`)."""
     if not choice.by_sums and choice.config.secured:
         yield (
             f"{choice.name} needs rows, which a secure sum never reveals; use a rule that needs "
@@ -91,7 +91,7 @@ def _rows_under_secure_sums(choice: _Choice) -> Iterator[str]:
 
 
 def _histories_of_mixtures(choice: _Choice) -> Iterator[str]:
-    """Refuses pre-aggregators, which mix rows, if the rule stores messages by client (`keeps`)."""
+    """Yields a refusal of pre-aggregators, which mix rows, if the rule keeps messages by client."""
     rule = choice.config.rule
     if choice.config.before and isinstance(rule, RowRule) and rule.keeps(1):
         off = ", or aggregation.history = false" if "history" in type(rule).model_fields else ""
@@ -102,7 +102,7 @@ def _histories_of_mixtures(choice: _Choice) -> Iterator[str]:
 
 
 def _messages_other_than_updates(choice: _Choice) -> Iterator[str]:
-    """Refuses a rule that supports only updates if clients also send other values.
+    """Yields a refusal of a rule that supports only updates if clients also send other values.
 
     The objective declares this (`sends_updates_alone`, `sums_states`, `exchanges`).
     """
@@ -123,7 +123,7 @@ def _messages_other_than_updates(choice: _Choice) -> Iterator[str]:
 
 
 def _weights_that_may_be_false(choice: _Choice) -> Iterator[str]:
-    """Refuses unequal weights under a rule that is no plain sum: it gives all rows equal weight."""
+    """Yields a refusal of unequal weights, which rules other than a plain sum do not use."""
     aggregation = choice.config.aggregation
     if not choice.plain and (aggregation.weights == "examples" or aggregation.silo_weights):
         yield (
@@ -134,7 +134,7 @@ def _weights_that_may_be_false(choice: _Choice) -> Iterator[str]:
 
 
 def _weights_bounded_for_nothing(choice: _Choice) -> Iterator[str]:
-    """Refuses a bound on weights by numbers of examples if there are no such weights."""
+    """Yields a refusal of `aggregation.most_examples` if no weight depends on examples."""
     most = choice.config.aggregation.most_examples
     if most and not weighs_by_examples(choice.config, choice.rule):
         yield (
@@ -145,7 +145,7 @@ def _weights_bounded_for_nothing(choice: _Choice) -> Iterator[str]:
 
 
 def _terms_under_an_adaptive_clip(choice: _Choice) -> Iterator[str]:
-    """Refuses an adaptive clipping norm if the rule bounds its terms by the initial norm."""
+    """Yields a refusal of an adaptive clipping norm if the rule's terms have a fixed bound."""
     if choice.by_sums and not choice.plain and choice.config.mechanism.adaptive:
         yield (
             "privacy.adaptive_clip is true, so the clip changes between rounds, but the terms of "
@@ -155,7 +155,7 @@ def _terms_under_an_adaptive_clip(choice: _Choice) -> Iterator[str]:
 
 
 def _keys_of_what_is_not_before(choice: _Choice) -> Iterator[str]:
-    """Refuses a key of pre-aggregators that no pre-aggregator in `aggregation.before` has."""
+    """Yields a refusal of each key that is set, but that no part of `aggregation.before` has."""
     keys, listed = choice.config.aggregation, choice.config.before
     has = {key for part in listed for key in type(part).model_fields}
     for key, names in _keys_before().items():
@@ -169,7 +169,7 @@ def _keys_of_what_is_not_before(choice: _Choice) -> Iterator[str]:
 
 
 def _root_set_of_clients(choice: _Choice) -> Iterator[str]:
-    """Refuses a root set that would consist of examples of clients that train."""
+    """Yields a refusal of a root set that would consist of examples of clients that train."""
     if choice.config.aggregation.root and choice.config.data.holdout == "examples":
         yield (
             'aggregation.root is set, but with data.holdout = "examples" the root set would be '
@@ -178,7 +178,7 @@ def _root_set_of_clients(choice: _Choice) -> Iterator[str]:
 
 
 def _terms_beyond_the_range(choice: _Choice) -> Iterator[str]:
-    """Refuses a rule whose terms may exceed the range of an unnoised secure sum."""
+    """Yields a refusal of a rule whose terms may exceed the range of an unnoised secure sum."""
     protocol, rule = choice.config.row_hiding, choice.rule
     if protocol is None or choice.config.mechanism.private:
         return
@@ -193,7 +193,7 @@ def _terms_beyond_the_range(choice: _Choice) -> Iterator[str]:
 
 
 def _too_many_byzantine(choice: _Choice) -> Iterator[str]:
-    """Refuses more Byzantine clients (`aggregation.byzantine`) than the rule tolerates (`most`)."""
+    """Yields a refusal if `aggregation.byzantine` is more than the rule tolerates (`most`)."""
     byzantine, size = choice.config.aggregation.byzantine, choice.config.sampler.size
     tolerated = tolerates(choice.rule, size)
     if byzantine > tolerated:
@@ -205,7 +205,7 @@ def _too_many_byzantine(choice: _Choice) -> Iterator[str]:
 
 
 def _root_set(choice: _Choice) -> Iterator[str]:
-    """Refuses a missing root set if the rule needs one, and a configured one if it needs none."""
+    """Yields a refusal if the rule needs a root set and has none, or has one and needs none."""
     root, needed = choice.config.aggregation.root, "root" in choice.needs
     if needed and not root:
         yield (

@@ -11,7 +11,7 @@ from privfed.sampling.evaluation_rounds import independent_draw
 
 
 def ledger_heads_that_can_be_remade(config: Config) -> Iterator[str]:
-    """Refuses recorded ledger heads in a seeded run, whose seed can reproduce the ledger."""
+    """Yields a refusal of `run.heads` in a seeded run, whose seed can reproduce the ledger."""
     if config.run.heads and config.run.randomness == "seeded":
         yield (
             f"run.heads is {config.run.heads}, which protects a ledger against truncation, but the "
@@ -21,7 +21,7 @@ def ledger_heads_that_can_be_remade(config: Config) -> Iterator[str]:
 
 
 def measured_precision_of_a_seeded_run(config: Config) -> Iterator[str]:
-    """Refuses a precision chosen by measured times if the run is seeded."""
+    """Yields a refusal of a precision chosen by measured times if the run is seeded."""
     if config.run.precision == "fast" and config.run.randomness == "seeded":
         yield (
             'run.precision is "fast", which depends on measurements of this machine, but the '
@@ -30,7 +30,7 @@ def measured_precision_of_a_seeded_run(config: Config) -> Iterator[str]:
 
 
 def measures_lost_on_resume(config: Config) -> Iterator[str]:
-    """Refuses summed measures that a resume between two evaluations would lose in part."""
+    """Yields a refusal of summed measures that a resume between evaluations would partly lose."""
     run = config.run
     if run.simulation_metrics and run.checkpoint_every % run.evaluate_every:
         yield (
@@ -59,7 +59,7 @@ def evaluation_refusals(config: Config) -> Iterator[str]:
 
 
 def _end_without_evaluation(config: Config) -> Iterator[str]:
-    """Refuses runs that only evaluate, or whose last round does not evaluate."""
+    """Yields a refusal of runs that only evaluate, or whose last round does not evaluate."""
     every, rounds = config.evaluation_rounds.every, config.run.rounds
     if rounds % every or every == 1:
         yield (
@@ -70,7 +70,7 @@ def _end_without_evaluation(config: Config) -> Iterator[str]:
 
 
 def _chosen_size(config: Config) -> Iterator[str]:
-    """Refuses `evaluation.size` if the sampler derives the cohort size (`derives_size`)."""
+    """Yields a refusal of `evaluation.size` if the sampler derives the size (`derives_size`)."""
     drawn = independent_draw(config.sampler, 0, config.data.clients)
     if config.evaluation.size and drawn.derives_size:
         yield (
@@ -80,7 +80,7 @@ def _chosen_size(config: Config) -> Iterator[str]:
 
 
 def _single_examples(config: Config) -> Iterator[str]:
-    """Refuses evaluation by silos that protect single examples: no noise protects metrics."""
+    """Yields a refusal if silos protect single examples, since no noise protects their metrics."""
     if config.client_mechanism.private:
         yield (
             'evaluation.by is "clients", but client.privacy protects single examples of a silo, '
@@ -90,7 +90,7 @@ def _single_examples(config: Config) -> Iterator[str]:
 
 
 def _untested_canaries(config: Config) -> Iterator[str]:
-    """Refuses canaries with evaluation rounds, which are charged but not tested by canaries."""
+    """Yields a refusal of canaries, which cannot test the charges of evaluation rounds."""
     if config.audit.canaries:
         yield (
             f"audit.canaries is {config.audit.canaries}, but canaries are only inserted into "
@@ -100,7 +100,7 @@ def _untested_canaries(config: Config) -> Iterator[str]:
 
 
 def _charged_in_advance(config: Config) -> Iterator[str]:
-    """Refuses evaluation at remote sites that share clients: they charge all rounds as training."""
+    """Yields a refusal if remote sites share clients, since they charge all rounds as training."""
     if config.at_remote_sites and config.data.sites_per_client > 1:
         yield (
             f"data.sites_per_client is {config.data.sites_per_client}, so with data.site_partition "
@@ -115,7 +115,7 @@ def _scores_personal_models(objective: Objective) -> bool:
 
 
 def _no_personal_models(config: Config) -> Iterator[str]:
-    """Refuses to evaluate personal models if there are none, or if they depend on more values."""
+    """Yields a refusal of `evaluation.personal` if clients cannot score personal models."""
     key, name = "evaluation.personal is true", config.names["objective"]
     objective, local = config.objective, config.start.local
     if config.evaluation.by != "clients":
@@ -134,7 +134,7 @@ def _no_personal_models(config: Config) -> Iterator[str]:
 
 
 def _nothing_measured(config: Config) -> Iterator[str]:
-    """Refuses early stopping without a metric: no test set, and no evaluation by clients."""
+    """Yields a refusal of early stopping if neither a test set nor clients measure a metric."""
     if config.nothing_public and config.evaluation.by == "test":
         yield (
             f'stop.patience is {config.stop.patience}, but with data.holdout = "none" no metric '
@@ -143,7 +143,7 @@ def _nothing_measured(config: Config) -> Iterator[str]:
 
 
 def _uncharged_stop(config: Config) -> Iterator[str]:
-    """Refuses early stopping by a metric on examples of training clients, which is not charged."""
+    """Yields a refusal of early stopping by an uncharged metric on training clients' examples."""
     protected = config.mechanism.private or config.client_mechanism.private
     by_test = config.evaluation.by == "test"
     if protected and by_test and config.data.holdout == "examples":
@@ -156,7 +156,7 @@ def _uncharged_stop(config: Config) -> Iterator[str]:
 
 
 def _unknown_measure(config: Config) -> Iterator[str]:
-    """Refuses early stopping by a metric that is not measured."""
+    """Yields a refusal of early stopping by a metric that is not measured."""
     by, loss = config.stop.by, config.loss
     known = (
         config.evaluation.measures if config.evaluation.by == "clients" else [loss.measure, "loss"]
@@ -166,7 +166,7 @@ def _unknown_measure(config: Config) -> Iterator[str]:
 
 
 def _never_reached(config: Config) -> Iterator[str]:
-    """Refuses a patience (`stop.patience`) not below the run's number of evaluations."""
+    """Yields a refusal of a `stop.patience` that is not below the run's number of evaluations."""
     by_clients = config.evaluation_rounds.every
     count = -(-config.run.rounds // (by_clients or config.run.evaluate_every))
     if config.stop.patience >= count:
@@ -189,7 +189,7 @@ def choice_refusals(config: Config) -> Iterator[str]:
 
 
 def _nothing_promised(config: Config) -> Iterator[str]:
-    """Refuses candidates without a guarantee, or with canaries."""
+    """Yields a refusal of candidates without a guarantee, or with canaries."""
     if not config.mechanism.private or config.privacy.epsilon == float("inf"):
         yield (
             f"{_PRIVATE}, but candidates have no noise; set privacy.epsilon, or remove tune.private"
@@ -207,7 +207,7 @@ def _nothing_promised(config: Config) -> Iterator[str]:
 
 
 def _other_guarantees(config: Config) -> Iterator[str]:
-    """Refuses candidates that have a guarantee without a proof under a private choice."""
+    """Yields a refusal of candidates with a guarantee that has no proof under a private choice."""
     if config.shared_noise is not None:
         yield (
             f"{_PRIVATE}, but distributed noise has a second guarantee, for which a private choice "
@@ -227,7 +227,7 @@ def _other_guarantees(config: Config) -> Iterator[str]:
 
 
 def _uncharged_score(config: Config) -> Iterator[str]:
-    """Refuses a score on examples of training clients, which is not charged."""
+    """Yields a refusal of a score on examples of training clients, which is not charged."""
     if config.data.holdout == "examples":
         yield (
             f'{_PRIVATE}, but with data.holdout = "examples" candidates are scored on examples of '
@@ -236,7 +236,7 @@ def _uncharged_score(config: Config) -> Iterator[str]:
 
 
 def _reveals_the_number(config: Config) -> Iterator[str]:
-    """Refuses runs that would reveal the number of candidates."""
+    """Yields a refusal of runs that would reveal the number of candidates."""
     if config.at_remote_sites:
         yield (
             f"{_PRIVATE}, but sites on machines of their own see the number of candidates, which "

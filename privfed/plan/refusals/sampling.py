@@ -13,7 +13,7 @@ from privfed.sampling.cohort import draws_of
 
 
 def unproven_objective(config: Config) -> Iterator[str]:
-    """Refuses an objective that declares that it has no proof under privacy (`unproven`)."""
+    """Yields a refusal of an objective that has no proof under privacy, as `unproven` declares."""
     objective = config.objective
     if config.mechanism.private and objective.unproven:
         yield (
@@ -23,7 +23,7 @@ def unproven_objective(config: Config) -> Iterator[str]:
 
 
 def adaptive_clip_of_absent_clients(config: Config) -> Iterator[str]:
-    """Refuses adaptive clipping if clients may be absent: it would miscount them."""
+    """Yields a refusal of adaptive clipping if clients may be absent: it would miscount them."""
     absent = (
         config.availability.varies or config.client.drop_stragglers or config.cohort.dropout > 0
     )
@@ -36,7 +36,7 @@ def adaptive_clip_of_absent_clients(config: Config) -> Iterator[str]:
 
 
 def weights_by_private_sizes(config: Config) -> Iterator[str]:
-    """Refuses private numbers of examples as weights, which no noise protects."""
+    """Yields a refusal of private numbers of examples as weights, which no noise protects."""
     if config.mechanism.private and config.aggregation.weights == "examples":
         yield (
             'aggregation.weights is "examples", but under privacy a client\'s number of examples '
@@ -63,7 +63,7 @@ def canary_refusals(config: Config) -> Iterator[str]:
 
 
 def _nothing_claimed(config: Config, canaries: str) -> Iterator[str]:
-    """Refuses canaries without a private mechanism: there is no claim to test."""
+    """Yields a refusal of canaries without a private mechanism: there is no claim to test."""
     if not config.mechanism.private:
         yield (
             f'{canaries}, but with privacy.mechanism = "none" there is no claim to test; set '
@@ -72,7 +72,7 @@ def _nothing_claimed(config: Config, canaries: str) -> Iterator[str]:
 
 
 def _wrong_number(config: Config, canaries: str) -> Iterator[str]:
-    """Refuses too few canaries for evidence. (`check` reports the cost of many canaries.)"""
+    """Yields a refusal of too few canaries. (`privfed check` reports the cost of many canaries.)"""
     if config.audit.canaries < _FEWEST:
         yield (
             f"{canaries}, but so few canaries cannot refute a claim; expected at least {_FEWEST}, "
@@ -81,7 +81,9 @@ def _wrong_number(config: Config, canaries: str) -> Iterator[str]:
 
 
 def _unknown_places(config: Config, canaries: str) -> Iterator[str]:
-    """Refuses canaries that would displace clients, if the sampler's event has no such proof."""
+    """Yields a refusal of canaries that would displace clients, if the sampler's event has no
+    proof for that.
+    """
     sampler = config.sampler
     witness = sampler.witness(0, config.data.clients)
     if sampler.shares_places and not witness.shares_places:
@@ -93,7 +95,7 @@ def _unknown_places(config: Config, canaries: str) -> Iterator[str]:
 
 
 def _sites_elsewhere(config: Config, canaries: str) -> Iterator[str]:
-    """Refuses canaries at sites on their own machines, which accept only their own clients."""
+    """Yields a refusal of canaries at remote sites, which accept only their own clients."""
     if config.at_remote_sites:
         yield (
             f"{canaries}, but clients are at sites on machines of their own (data.site_partition = "
@@ -103,7 +105,7 @@ def _sites_elsewhere(config: Config, canaries: str) -> Iterator[str]:
 
 
 def _full_sums(config: Config, canaries: str) -> Iterator[str]:
-    """Refuses a capacity of secure sums that is too small if all clients and canaries take part."""
+    """Yields a refusal if all clients and canaries take part, but exceed `secure.capacity`."""
     witness, capacity = config.sampler.witness(0, config.data.clients), config.secure.capacity
     all_clients = config.data.clients + config.audit.canaries
     if capacity and not witness.random and not witness.shares_places and capacity < all_clients:
@@ -114,7 +116,7 @@ def _full_sums(config: Config, canaries: str) -> Iterator[str]:
 
 
 def _with_attackers(config: Config, canaries: str) -> Iterator[str]:
-    """Refuses canaries in runs with simulated attackers, which have no guarantee to test."""
+    """Yields a refusal of canaries with simulated attackers: such runs have no claim to test."""
     if config.has_attackers:
         yield (
             f"{canaries}, but runs with attackers (attack.fraction) have no claim to test; remove "
@@ -123,9 +125,10 @@ def _with_attackers(config: Config, canaries: str) -> Iterator[str]:
 
 
 def _not_as_others_train(config: Config, canaries: str) -> Iterator[str]:
-    """Refuses canaries that train if clients have state, own ledgers or rows at several sites.
+    """Yields refusals of canaries that train on examples, if they would differ from other clients.
 
-    They are also refused if the clipping norm is adaptive.
+    They differ if clients keep state, have ledgers of their own or rows at several sites, or if the
+    clipping norm is adaptive.
     """
     instead = 'use audit.kind = "update"'
     if config.keeping:
@@ -151,7 +154,7 @@ def _not_as_others_train(config: Config, canaries: str) -> Iterator[str]:
 
 
 def unproven_draw(config: Config) -> Iterator[str]:
-    """Refuses a sampler without a proof for this population (`Sampler.witness`)."""
+    """Yields a refusal of a sampler without a proof for this population (`Sampler.witness`)."""
     try:
         config.sampler.witness(0, config.data.clients)
     except Refused as refused:
@@ -159,7 +162,11 @@ def unproven_draw(config: Config) -> Iterator[str]:
 
 
 def draw_by_sizes(config: Config) -> Iterator[str]:
-    """Refuses sampling by size if sizes are private, rates must be equal, or weights apply."""
+    """Yields a refusal of sampling by size if another part of the run excludes it.
+
+    Sizes are private under privacy, some objectives need equal sampling rates, and weights other
+    than uniform would count examples twice.
+    """
     if not config.sampler.reads_sizes:
         return
     sampler, weights = f"cohort.sampler is {config.names['sampler']!r}", config.aggregation.weights
@@ -182,7 +189,7 @@ def draw_by_sizes(config: Config) -> Iterator[str]:
 
 
 def secret_slots(config: Config) -> Iterator[str]:
-    """Refuses a sampler that needs secret slots if another part would reveal them."""
+    """Yields a refusal of a sampler that needs secret slots if another part would reveal them."""
     release = release_of_draw(config)
     if not isinstance(release, RandomAllocation) or not config.mechanism.private:
         return
@@ -209,7 +216,7 @@ def secret_slots(config: Config) -> Iterator[str]:
 
 
 def release_of_draw(config: Config) -> object:
-    """Returns the release of the sampler's witness for a Gaussian mechanism; None if refused."""
+    """Returns a Gaussian mechanism's release on sampled cohorts; None if refused or unproven."""
     try:
         return config.sampler.witness(0, config.data.clients).release
     except Refused:

@@ -30,7 +30,7 @@ def silo_refusals(config: Config) -> Iterator[str]:
 
 
 def _silo_weights(config: Config) -> Iterator[str]:
-    """Refuses weights of silos that have no effect, or do not fit the clients."""
+    """Yields a refusal of weights of silos that have no effect, or do not fit the clients."""
     weights = config.aggregation.silo_weights
     if not weights:
         return
@@ -52,7 +52,7 @@ def _silo_weights(config: Config) -> Iterator[str]:
 
 
 def _examples_of_phones(config: Config) -> Iterator[str]:
-    """Refuses DP-SGD for single examples (`client.privacy`) if clients are not silos."""
+    """Yields a refusal of DP-SGD per example (`client.privacy`) unless clients are silos."""
     if config.data.setting != "cross_silo":
         yield (
             f"client.privacy.mechanism is {_name(config)!r}, which protects single examples of a "
@@ -62,7 +62,7 @@ def _examples_of_phones(config: Config) -> Iterator[str]:
 
 
 def _mixed_precision(config: Config) -> Iterator[str]:
-    """Refuses DP-SGD in other than full precision, which gradients of single examples need."""
+    """Yields a refusal of DP-SGD unless in full precision, which per-example gradients need."""
     if config.run.precision in ("mixed", "fast"):
         yield (
             f'run.precision is "{config.run.precision}", but client.privacy.mechanism = '
@@ -72,7 +72,7 @@ def _mixed_precision(config: Config) -> Iterator[str]:
 
 
 def _unnoised_reads_of_examples(config: Config) -> Iterator[str]:
-    """Refuses an objective that uses examples outside of the local steps, where there is no noise.
+    """Yields a refusal of an objective that uses examples outside the local steps, without noise.
 
     Objectives declare this by `anchored`, `measures`, `exchanges`, `grouping` or `changes_loss`.
     """
@@ -93,7 +93,7 @@ def _reads_examples(objective: Objective) -> bool:
 
 
 def _steps_counted_twice(config: Config) -> Iterator[str]:
-    """Refuses `client.steps` if the keys of DP-SGD determine the number of charged steps."""
+    """Yields a refusal of `client.steps`, since the keys of DP-SGD determine the charged steps."""
     if config.client.steps:
         yield (
             f"client.steps is {config.client.steps}, but client.privacy.mechanism = "
@@ -103,7 +103,7 @@ def _steps_counted_twice(config: Config) -> Iterator[str]:
 
 
 def _weights_that_reveal_sizes(config: Config) -> Iterator[str]:
-    """Refuses weights that would reveal a silo's number of examples, which DP-SGD protects."""
+    """Yields a refusal of weights by numbers of examples, which DP-SGD in silos protects."""
     if config.aggregation.weights == "examples":
         yield (
             'aggregation.weights is "examples", but a silo\'s number of examples is protected '
@@ -113,7 +113,7 @@ def _weights_that_reveal_sizes(config: Config) -> Iterator[str]:
 
 
 def _samplers_that_reveal_sizes(config: Config) -> Iterator[str]:
-    """Refuses samplers that would reveal a silo's size, which DP-SGD protects (`reads_sizes`)."""
+    """Yields a refusal of samplers that read silos' sizes, which DP-SGD in silos protects."""
     if config.sampler.reads_sizes:
         yield (
             f"cohort.sampler is {config.names['sampler']!r}, but a silo's number of examples is "
@@ -146,7 +146,7 @@ def site_refusals(config: Config) -> Iterator[str]:
 
 
 def _sites_that_are_none(config: Config) -> Iterator[str]:
-    """Refuses sites as parties of sums if there are no sites, or no sum has parties."""
+    """Yields a refusal of sites as parties of sums if there are no sites, or no sum has parties."""
     if config.secure.parties != "sites" or config.by_sites:
         return
     if not config.data.sites:
@@ -163,7 +163,7 @@ def _sites_that_are_none(config: Config) -> Iterator[str]:
 
 
 def _clients_at_several_sites(config: Config) -> Iterator[str]:
-    """Refuses clients with rows at several sites if another part does not support such clients.
+    """Yields a refusal of clients with rows at several sites if another part does not allow them.
 
     The other part either has no proof for them, or is not simulated for them.
     """
@@ -205,7 +205,7 @@ def _clients_at_several_sites(config: Config) -> Iterator[str]:
 
 
 def _thresholds(config: Config) -> Iterator[str]:
-    """Refuses too small a minimum number n_min of surviving sites.
+    """Yields a refusal of too small a minimum number n_min of surviving sites.
 
     With k colluding sites and threshold t, n_min - k >= 1 and n_min >= t must hold (rules of proof,
     section 9.1, S5 and S6).
@@ -235,7 +235,7 @@ def _thresholds(config: Config) -> Iterator[str]:
 
 
 def _numbers_of_clients(config: Config) -> Iterator[str]:
-    """Refuses keys for cohorts of clients if the parties are sites, which all take part."""
+    """Yields a refusal of keys for cohorts of clients, since all sites are the parties."""
     keys = {"secure.capacity": config.secure.capacity}
     values = config.values()["secure"]
     keys |= {f"secure.{name}": values.get(name, 0) for name in ("admitted", "neighbours")}
@@ -248,7 +248,7 @@ def _numbers_of_clients(config: Config) -> Iterator[str]:
 
 
 def _unproven_draws(config: Config) -> Iterator[str]:
-    """Refuses samplers other than Poisson and full if sites sample their own clients."""
+    """Yields a refusal of samplers other than Poisson and full if sites sample clients."""
     if config.mechanism.private and not isinstance(
         release_of_draw(config), PoissonSampled | Gaussian
     ):
@@ -259,7 +259,7 @@ def _unproven_draws(config: Config) -> Iterator[str]:
 
 
 def _states_at_sites(config: Config) -> Iterator[str]:
-    """Refuses clients with state between rounds at sites, which keep no such state."""
+    """Yields a refusal of clients with state between rounds at sites, which keep no such state."""
     if config.keeping:
         yield (
             f"{config.keeping} keeps client state between rounds, but sites keep none: at a site, "
@@ -269,7 +269,7 @@ def _states_at_sites(config: Config) -> Iterator[str]:
 
 
 def _attackers_elsewhere(config: Config) -> Iterator[str]:
-    """Refuses attackers at sites on their own machines, which simulate none."""
+    """Yields a refusal of attackers at sites on their own machines, which simulate none."""
     if config.at_remote_sites and config.has_attackers:
         yield (
             f"attack.fraction is {config.attackers.fraction:g}, but clients are at sites on "
@@ -279,7 +279,7 @@ def _attackers_elsewhere(config: Config) -> Iterator[str]:
 
 
 def _one_view(config: Config) -> Iterator[str]:
-    """Refuses `privacy.against` with sites: one guarantee holds against server and readers."""
+    """Yields a refusal of `privacy.against`: one guarantee covers server, readers and sites."""
     if config.privacy.against != "server":
         yield (
             f"privacy.against is {config.privacy.against!r}, but if sites sample their own "
@@ -289,7 +289,7 @@ def _one_view(config: Config) -> Iterator[str]:
 
 
 def _bounds_that_sites_keep(config: Config) -> Iterator[str]:
-    """Refuses attackers that send unbounded rows at honest sites, which bound all rows."""
+    """Yields a refusal of attackers that send unbounded rows, since honest sites bound all rows."""
     if config.has_attackers and config.attackers.stage == "after_bound":
         yield (
             'attack.stage is "after_bound", but a site bounds each of its clients\' rows, and '
@@ -299,7 +299,7 @@ def _bounds_that_sites_keep(config: Config) -> Iterator[str]:
 
 
 def _noise_twice(config: Config) -> Iterator[str]:
-    """Refuses a secure sum if each site's own noise already protects its sum."""
+    """Yields a refusal of a secure sum if each site's own noise already protects its sum."""
     if config.mechanism.trust == "client" and config.secured:
         yield (
             f"secure.protocol is {config.names['protocol']!r}, but with privacy.mechanism = "
@@ -310,7 +310,7 @@ def _noise_twice(config: Config) -> Iterator[str]:
 
 
 def _rules_on_rows(config: Config) -> Iterator[str]:
-    """Refuses a rule on clients' rows, since sites send only sums."""
+    """Yields a refusal of a rule on clients' rows, since sites send only sums."""
     try:
         rule = rule_of(config)
     except Refused:

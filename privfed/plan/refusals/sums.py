@@ -14,7 +14,7 @@ from privfed.plan.sum_limits import configured_limits
 
 
 def joint_noise_refusals(config: Config) -> Iterator[str]:
-    """Yields every reason why pairs of clients cannot share noise (`mechanism.joint`)."""
+    """Yields every reason why pairs of clients cannot share noise, if the mechanism is joint."""
     if config.joint_noise is None:
         return
     mechanism = f"privacy.mechanism = {config.names['mechanism']!r}"
@@ -26,7 +26,10 @@ def joint_noise_refusals(config: Config) -> Iterator[str]:
 
 
 def _draws(config: Config, mechanism: str) -> Iterator[str]:
-    """Refuses sampled cohorts: all others in a cohort could be colluders, who know the noise."""
+    """Yields a refusal of sampled cohorts.
+
+    All others in a client's cohort could be colluders, who know the noise that they share with it.
+    """
     witness = config.sampler.witness(0, config.data.clients)
     if witness.random or witness.rate < 1:
         yield (
@@ -38,7 +41,7 @@ def _draws(config: Config, mechanism: str) -> Iterator[str]:
 
 
 def _hidden_rows(config: Config, mechanism: str) -> Iterator[str]:
-    """Refuses secure sums, since the noise protects rows that the server receives."""
+    """Yields a refusal of secure sums, since the noise protects rows that the server receives."""
     if config.secured:
         yield (
             f"{mechanism} protects rows that the server receives, but with secure.protocol = "
@@ -48,7 +51,7 @@ def _hidden_rows(config: Config, mechanism: str) -> Iterator[str]:
 
 
 def _sites(config: Config, mechanism: str) -> Iterator[str]:
-    """Refuses sites as parties, since the proof is for clients that share secrets."""
+    """Yields a refusal of sites as parties, since the proof is for clients that share secrets."""
     if config.by_sites:
         yield (
             f"{mechanism} is proved for clients that share secrets with each other, but the "
@@ -58,7 +61,7 @@ def _sites(config: Config, mechanism: str) -> Iterator[str]:
 
 
 def _canaries_in_shares(config: Config, mechanism: str) -> Iterator[str]:
-    """Refuses canaries: the absence of one would change the noise of all other rows."""
+    """Yields a refusal of canaries: the absence of one would change the noise of all other rows."""
     if config.audit.canaries:
         yield (
             f"audit.canaries is {config.audit.canaries}, but with {mechanism} every client shares "
@@ -69,7 +72,7 @@ def _canaries_in_shares(config: Config, mechanism: str) -> Iterator[str]:
 
 
 def _evaluations(config: Config, mechanism: str) -> Iterator[str]:
-    """Refuses evaluation by clients, which sums metrics: the noise is for rows of a rule."""
+    """Yields a refusal of evaluation by clients, which sums metrics: joint noise is for rows."""
     if config.evaluation_rounds.every:
         yield (
             f'evaluation.by is "clients", so metrics are summed, but {mechanism} is for rows that '
@@ -99,7 +102,7 @@ def _named(config: Config) -> str:
 
 
 def _more_than_an_update(config: Config) -> Iterator[str]:
-    """Refuses objectives that send more than one update `[d]`, or whose server sums states."""
+    """Yields a refusal of objectives that send more than one update, or client states to sum."""
     if not _sends_an_update(config.objective):
         yield (
             f"{_named(config)} is for messages that are one update, but client.objective = "
@@ -116,7 +119,7 @@ def _sends_an_update(objective: Objective) -> bool:
 
 
 def _states_with_gradients(config: Config) -> Iterator[str]:
-    """Refuses client state that would hold both a compression error and a gradient."""
+    """Yields a refusal of client state that would hold both a compression error and a gradient."""
     if config.compression.keeps and config.objective.anchored == "all":
         yield (
             f"client.objective = {config.names['objective']!r} stores a gradient in a client's "
@@ -126,7 +129,7 @@ def _states_with_gradients(config: Config) -> Iterator[str]:
 
 
 def _rows_that_are_not_sent(config: Config) -> Iterator[str]:
-    """Refuses compression that is not `linear` if it would save no bytes."""
+    """Yields a refusal of compression that is not `linear` if it would save no bytes."""
     if config.compression.linear:
         return
     linear = built_in_names("compression", lambda part: part.compresses and part.linear)
@@ -153,7 +156,10 @@ def _rows_that_are_not_sent(config: Config) -> Iterator[str]:
 
 
 def _rules_for_models(config: Config) -> Iterator[str]:
-    """Refuses a rule that needs earlier updates or model layers: compressed rows have neither."""
+    """Yields a refusal of a rule that needs earlier updates or model layers.
+
+    Compressed rows have neither.
+    """
     try:
         rule = rule_of(config)
     except Refused:
@@ -169,7 +175,7 @@ def _rules_for_models(config: Config) -> Iterator[str]:
 
 
 def _noise_of_other_rounds(config: Config) -> Iterator[str]:
-    """Refuses noise correlated over rounds if entries differ in each round (`fresh`)."""
+    """Yields a refusal of noise correlated over rounds if rounds release different entries."""
     if config.mechanism.remembers and config.compression.fresh:
         yield (
             f"privacy.mechanism is {config.names['mechanism']!r}, whose noise cancels over rounds "
@@ -179,7 +185,7 @@ def _noise_of_other_rounds(config: Config) -> Iterator[str]:
 
 
 def _two_exchanges(config: Config) -> Iterator[str]:
-    """Refuses two messages per update (`exchanges`) if another part supports only one."""
+    """Yields a refusal of two messages per update (`exchanges`) if another part supports one."""
     if config.compression.exchanges == 1:
         return
     try:
@@ -212,7 +218,7 @@ def _two_exchanges(config: Config) -> Iterator[str]:
 
 
 def _canaries(config: Config) -> Iterator[str]:
-    """Refuses canaries, which are scored by releases of whole updates, not compressed ones."""
+    """Yields a refusal of canaries, which are scored by releases of uncompressed updates."""
     if config.audit.canaries:
         yield (
             f"audit.canaries is {config.audit.canaries}, but canaries are scored by releases of "
@@ -236,7 +242,7 @@ def secure_sum_refusals(config: Config) -> Iterator[str]:
 
 
 def _party_without_shared_noise(config: Config) -> Iterator[str]:
-    """Refuses `privacy.against` without distributed noise, which alone has two guarantees."""
+    """Yields a refusal of `privacy.against` unless noise is distributed."""
     if config.privacy.against != "server" and config.mechanism.trust != "sum":
         yield (
             f"privacy.against is {config.privacy.against!r}, but only distributed noise "
@@ -245,7 +251,7 @@ def _party_without_shared_noise(config: Config) -> Iterator[str]:
 
 
 def _shared_noise_without_sums(config: Config) -> Iterator[str]:
-    """Refuses a mechanism that adds noise within a secure sum if there is no secure sum."""
+    """Yields a refusal of a mechanism that adds noise within a secure sum, as there is none."""
     if config.mechanism.trust == "sum":
         yield (
             f"privacy.mechanism = {config.names['mechanism']!r} adds its noise within a secure "
@@ -255,7 +261,7 @@ def _shared_noise_without_sums(config: Config) -> Iterator[str]:
 
 
 def _keys_without_protocol(config: Config) -> Iterator[str]:
-    """Refuses keys of secure sums if there is no secure sum."""
+    """Yields a refusal of keys of secure sums if there is no secure sum."""
     for key, unset in (("capacity", 0), ("minimum", 0), ("simulate", "messages")):
         if getattr(config.secure, key) != unset:
             yield (
@@ -265,7 +271,7 @@ def _keys_without_protocol(config: Config) -> Iterator[str]:
 
 
 def _impossible_limits(config: Config) -> Iterator[str]:
-    """Refuses limits that the protocol itself refuses."""
+    """Yields a refusal of limits that the protocol itself refuses."""
     try:
         config.protocol.over(configured_limits(config))
     except Refused as refused:
@@ -273,7 +279,7 @@ def _impossible_limits(config: Config) -> Iterator[str]:
 
 
 def _layers_without_secrets(config: Config) -> Iterator[str]:
-    """Refuses noise in layers (`layered`) if the protocol cannot remove layers."""
+    """Yields a refusal of noise in layers (`layered`) if the protocol cannot remove layers."""
     mechanism = config.mechanism
     if mechanism.trust == "sum" and mechanism.layered and not config.protocol.layers:
         yield (
@@ -283,7 +289,7 @@ def _layers_without_secrets(config: Config) -> Iterator[str]:
 
 
 def _minimum_above_capacity(config: Config) -> Iterator[str]:
-    """Refuses a minimum of survivors above the number of clients that a sum may have."""
+    """Yields a refusal of a minimum of survivors above the largest number of clients of a sum."""
     secure = config.secure
     if secure.capacity and secure.minimum > secure.capacity:
         yield (
@@ -293,7 +299,7 @@ def _minimum_above_capacity(config: Config) -> Iterator[str]:
 
 
 def _approximate_sums_unnoised(config: Config) -> Iterator[str]:
-    """Refuses `approximate` decrypted sums if parties other than the key holder see them."""
+    """Yields a refusal of `approximate` decrypted sums if others than the key holder see them."""
     if config.protocol.approximate and config.mechanism.trust != "server":
         yield (
             f"secure.protocol = {config.names['protocol']!r} decrypts to approximate sums, but "
@@ -303,7 +309,7 @@ def _approximate_sums_unnoised(config: Config) -> Iterator[str]:
 
 
 def _unknown_numbers_of_senders(config: Config) -> Iterator[str]:
-    """Refuses dropouts of unknown probability: the probability of aborts depends on it."""
+    """Yields a refusal of dropouts of unknown probability, on which that of aborts depends."""
     if config.by_sites:  # the senders are sites, whichever of their clients are available
         return
     if config.client.drop_stragglers or config.availability.varies:

@@ -1,4 +1,4 @@
-"""Measures with intervals from the release of a round in which clients evaluated."""
+"""Measures on groups of examples, and measures with intervals from clients' evaluations."""
 
 from __future__ import annotations
 

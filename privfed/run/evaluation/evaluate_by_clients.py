@@ -57,7 +57,8 @@ class ClientEvaluation(Encoded):
     """The `measures` that clients made in `round` of the run at `path`, and the spending after it.
 
     `confidence` is that of the measures' intervals. `alone` is the epsilon of this release only,
-    `epsilon` that of all charges of the run, both at `delta`.
+    `epsilon` that of all charges of the run and of the earlier runs that it counts, both at
+    `delta`.
     """
 
     path: Path

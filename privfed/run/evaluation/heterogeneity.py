@@ -28,7 +28,8 @@ _BATCH_SIZE = 64
 def measure_clients(trainer: LocalTrainer, params: Tensor) -> dict[str, Any]:
     """Heterogeneity, dissimilarity, training loss, and the distribution of scores over clients.
 
-    Returns no values if no client has examples.
+    The values are by name, at the model `params` `[d]`. The result is empty if no client has
+    examples.
     """
     federation = trainer.federation
     every = np.arange(federation.clients)

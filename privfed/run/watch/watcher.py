@@ -93,7 +93,7 @@ def observers_of(config: Config) -> list[Observer]:
 
 @contextlib.contextmanager
 def entered(observers: Sequence[Observer]) -> Iterator[Sequence[Observer]]:
-    """Returns a context with `observers`, which enters those that are context managers."""
+    """Returns a context manager for `observers`, which enters those that are context managers."""
     with contextlib.ExitStack() as stack:
         for observer in observers:
             if isinstance(observer, contextlib.AbstractContextManager):
