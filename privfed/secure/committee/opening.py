@@ -72,7 +72,7 @@ class Openings:
 
         Args:
           client: a survivor.
-          texts: valid openings of members, by the members' numbers from 1.
+          texts: valid openings, by the member's place in the committee, from 1.
           dealt: the client's dealing.
 
         Returns:

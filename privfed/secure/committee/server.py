@@ -65,7 +65,11 @@ class CommitteeServer:
         return tuple(culprit for _, culprit in sorted(self._culprits.items()))
 
     def handle(self, client: int, message: Message) -> None:
-        """Accepts the answer of `client`. Raises `BadMessage`, and then nothing has changed."""
+        """Accepts the answer of `client`.
+
+        Raises `BadMessage` for an invalid answer, which changes nothing, and `Aborted` after the
+        session has ended.
+        """
         self._require_alive()
         if not isinstance(message, _ORDER) or not isinstance(message, _ORDER[self._step]):
             raise BadMessage("wrong type", f"a {type(message).__name__} is not expected now")
@@ -89,7 +93,10 @@ class CommitteeServer:
         self._awaited.discard(client)
 
     def proceed(self) -> Mapping[int, FromServer]:
-        """Ends the step; returns the next messages. Raises `Aborted` if too few clients remain."""
+        """Ends the current step; returns the messages of the next one, by receiving client.
+
+        Raises `Aborted` if too few clients remain.
+        """
         self._require_alive()
         self._step += 1
         self._alive = False  # set again if the step succeeds
@@ -169,7 +176,7 @@ class CommitteeServer:
         return {who for who, root in pairs if root == self._root(who, place)}
 
     def _place(self, member: int) -> int:
-        """Returns the number of a member in the committee, from 1."""
+        """Returns a member's place in the committee, from 1."""
         return 1 + self._members.index(member)
 
     def _root(self, client: int, place: int) -> bytes:

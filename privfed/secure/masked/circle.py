@@ -32,9 +32,9 @@ class CircleShape(NamedTuple):
 
 
 def sparsest_circle(clients: int, corrupt: int, lost: int, degree: int = 0) -> CircleShape | None:
-    """Returns the fewest neighbours with this module's guarantees, and their threshold.
+    """Returns the smallest number of neighbours with this module's guarantees, and the threshold.
 
-    Returns None if only the complete graph has the guarantees.
+    Returns None for the complete graph: if no other has the guarantees, or `degree` requests it.
 
     Args:
       clients: clients of the roster.

@@ -28,7 +28,7 @@ from privfed.secure.summation import Session
 
 @dataclass(frozen=True)
 class Graph:
-    """The neighbours and thresholds of a sum.
+    """The graph of clients that share masks, and the thresholds of a sum.
 
     Attributes:
       clients: number of clients of the roster.
@@ -140,7 +140,11 @@ class RandomGraph(Graph):
 def recoverable(
     graph: Graph, near: Mapping[int, tuple[int, ...]], owners: set[int], left: set[int]
 ) -> bool:
-    """Whether enough clients are `left`, in total and among the holders of each owner's shares."""
+    """Whether the clients in `left` suffice to reconstruct the secrets of all `owners`.
+
+    Enough must be left in total and, unless the graph is complete, among each owner's neighbours
+    `near`, which hold shares of its secrets.
+    """
     if len(left) < max(graph.survivors, graph.threshold):
         return False
     if graph.complete:

@@ -84,7 +84,10 @@ def hash_of(hashes: bytes, which: int) -> bytes:
 
 
 def acknowledged(agreed: bytes, holder: int, hashes: ShareHashes) -> bytes:
-    """Returns the hash `[32]` of `hashes`: by dealer, those of the shares sent to `holder`."""
+    """Returns the hash `[32]` by which `holder` acknowledges the shares that it received.
+
+    `hashes` maps each dealer to the hashes of its shares for `holder`.
+    """
     texts = b"".join(NUMBER.pack(dealer) + sized(each) for dealer, each in hashes)
     text = b"privfed acknowledged" + agreed + NUMBER.pack(holder) + texts
     return hashlib.sha256(text).digest()
@@ -103,7 +106,10 @@ def agreed_secret(pair: KeyPair, public: bytes) -> bytes:
 
 
 def commit(agreed: bytes, secret: bytes) -> bytes:
-    """Returns a commitment: a hash that identifies a random secret and reveals nothing about it."""
+    """Returns a commitment `[32]` to a random `secret` under the roster of hash `agreed`.
+
+    The hash identifies the secret and reveals nothing about it.
+    """
     return hashlib.sha256(b"privfed commitment" + agreed + secret).digest()
 
 
@@ -113,10 +119,13 @@ def self_key(agreed: bytes, seed: bytes | bytearray) -> bytes:
 
 
 def channel_key(agreed: bytes, secret: bytes, sender: int, receiver: int) -> bytes:
-    """Returns the key that seals shares; each direction has its own, so no nonce is used twice."""
+    """Returns the key that encrypts shares from `sender` to `receiver` under the agreed roster.
+
+    Each direction has its own key, so no nonce is used twice. `secret` is shared by the two.
+    """
     return derive(secret, agreed, between(b"channel", sender, receiver))
 
 
 def pair_key(agreed: bytes, secret: bytes, client: int, other: int) -> bytes:
-    """Returns the key of the mask of two clients; it is the same for both."""
+    """Returns the key of the mask of two clients, from their shared `secret`; the same for both."""
     return derive(secret, agreed, between(b"pair", min(client, other), max(client, other)))
