@@ -67,7 +67,7 @@ def view_quality(
 
     Args:
       view: the adversary's view.
-      attack: the adversary; its bounds set the dynamic range.
+      attack: the adversary; its bounds `low` and `high` set the dynamic range of PSNR and SSIM.
       reconstructed: reconstructions, shape `[N, *features]`.
       originals: the attacked examples, shape `[N, *features]`.
       labels: fraction of recovered labels, or None.

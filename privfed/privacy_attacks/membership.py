@@ -198,7 +198,7 @@ class Exposure:
       shadows: number of shadow models.
       seed: seed of the subsets.
       guarantee: the run's stated user-level guarantee.
-      examples: the guarantee for one example of a silo, if any.
+      examples: the guarantee for one example of a client; None if clients train without DP-SGD.
       measure: name of the first measure on the test set.
       score: value of `measure`, a mean over the attacked runs.
       others: a description of the non-members.

@@ -110,14 +110,15 @@ def _noised(plan: Plan, epsilon: float, clip: float) -> View:
 
 
 def noise_for(plan: Plan, epsilon: float) -> float:
-    """Returns the noise on each round's sum with which all rounds together spend `epsilon`.
+    """Returns the noise of each round with which all rounds together spend `epsilon`.
 
     Args:
       plan: the plan of the run.
       epsilon: privacy budget of all rounds at the run's delta.
 
     Returns:
-      The standard deviation of the noise on the sum, in clipping norms.
+      The noise standard deviation on a round's sum, in clipping norms. Under local noise, it is
+      that on one client's message, or on one site's sum if sites add the noise.
 
     Raises:
       Refused: if no noise meets the budget.

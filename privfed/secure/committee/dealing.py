@@ -138,9 +138,9 @@ def member_share(
 
 @functools.lru_cache(maxsize=64)
 def _extension(threshold: int, members: int) -> tuple[tuple[int, ...], ...]:
-    """Returns the Lagrange coefficients at `threshold` to `members`, for values at 0, 1, ….
+    """Returns the Lagrange coefficients of each of the points `threshold` to `members`.
 
-    A row of coefficients has one for each of the points 0 to `threshold` - 1.
+    They give a polynomial's value at that point from its values at 0 to `threshold` - 1.
     """
     points = range(threshold)
     rows = []

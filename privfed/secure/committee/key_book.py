@@ -57,7 +57,7 @@ def _between(client: int, other: int) -> bytes:
 
 
 def shares_context(agreed: bytes, sender: int, receiver: int) -> bytes:
-    """Returns the associated data of encrypted shares: the roster, the sender and the receiver."""
+    """Returns the associated data of encrypted shares: roster hash `agreed`, sender, receiver."""
     return agreed + _between(sender, receiver)
 
 

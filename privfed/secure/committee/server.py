@@ -149,9 +149,9 @@ class CommitteeServer:
         return {member: Ballots(self._agreed, votes) for member in self._ballots}
 
     def _count_complaints(self) -> None:
-        """Records each client whose shares more members could not use than may be Byzantine.
+        """Records each client whose shares were unusable for too many members.
 
-        The number that may be Byzantine includes colluders of the server.
+        These are more members than may be Byzantine or collude with the server.
 
         Raises:
           Aborted: if too few members hold good shares of such a client.
@@ -170,7 +170,7 @@ class CommitteeServer:
             )
 
     def _good(self, member: int) -> set[int]:
-        """Returns the clients whose shares the member could read, and which fit the commitments."""
+        """Returns the clients whose shares the member could read and that fit the commitments."""
         place = self._place(member)
         pairs = zip(self._survivors, self._ballots[member].roots, strict=True)
         return {who for who, root in pairs if root == self._root(who, place)}

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from privfed.secure.summation import Aborted
 
 SECURE = 40
-"""Bits of the failure probability of connectivity and secrecy (sigma of Bell et al.)."""
+"""-log2 of the failure probability of connectivity and secrecy (sigma of Bell et al.)."""
 _CORRECT = 20
-"""Bits of the probability that too few neighbours survive (eta of Bell et al.)."""
+"""-log2 of the probability that too few neighbours survive (eta of Bell et al.)."""
 
 
 class CircleShape(NamedTuple):

@@ -107,7 +107,8 @@ class Graph:
 class RandomGraph(Graph):
     """A graph of independent edges, which the roster's hash determines; `degree` is the average.
 
-    Up to `isolated` voters are in no sum, so `survivors` is the guaranteed number plus `isolated`.
+    Up to `isolated` voters are in no sum, so `survivors` is at least the guaranteed number of
+    clients in a sum plus `isolated`.
     """
 
     isolated: int = 0

@@ -41,9 +41,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import ArrayLike, NDArray
 
 _SECURE = 120
-"""Bits of the probability that a graph violates its guarantees."""
+"""-log2 of the probability that a graph violates its guarantees."""
 _CORRECT = 20
-"""Bits of the probability that some client keeps too few neighbours to remove its masks."""
+"""-log2 of the probability that some client keeps too few neighbours to remove its masks."""
 _PARTS = 2
 """Additional bits for each of the three events, so that their union has `_SECURE` bits."""
 

@@ -28,8 +28,8 @@ OpenLayers = tuple[tuple[int, int, int], ...]
 class Survivors(WireMessage):
     """Message of the server to all clients that sent a row: the clients with rows in the sum.
 
-    `clients` are in order.
-    On a random graph each client also receives the attestations of its own surviving neighbours.
+    `clients` are in order. On a random graph each client also receives the attestations of its own
+    surviving neighbours.
     """
 
     context: bytes
@@ -104,11 +104,10 @@ class Unmask(ClientMessage):
     """Message of a client to the server: the shares that remove masks.
 
     For each client whose shares it holds, it reveals one: of a survivor's seed (`seeds`) or of a
-    dropout's mask key (`keys`).
-    `layers` contains, for each survivor, the number (from 1) of the first layer that is to be
-    removed at the larger of the server's and this client's counts of dropouts, and a share of its
-    seed. `acknowledged` is a hash of the hashes of the shares that the client received; revealed
-    shares must have these hashes.
+    dropout's mask key (`keys`). `layers` contains, for each survivor, the number (from 1) of the
+    first layer that is to be removed at the larger of the server's and this client's counts of
+    dropouts, and a share of that layer's seed. `acknowledged` is a hash of the hashes of the shares
+    that the client received; revealed shares must have these hashes.
     """
 
     seeds: OpenShares
