@@ -69,7 +69,7 @@ class View:
         return rows.mean(0) + self.std * noise
 
     def keeps_length(self, update: Tensor) -> bool:
-        """Whether an update `[d]` is within the clipping norm."""
+        """Whether the L2 norm of an update `[d]` is at most the view's clipping norm."""
         return float(torch.linalg.vector_norm(update)) <= self.clip
 
 

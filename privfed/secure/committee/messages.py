@@ -176,7 +176,7 @@ class MemberVote:
     size: ClassVar[int] = NUMBER.size + SIGNATURE
 
     def cast_by(self, public: bytes, text: bytes) -> bool:
-        """Whether the holder of `public` signed `text`, which is `vote_text`."""
+        """Whether the holder of `public` signed `text`, the result of `vote_text`."""
         return verified(public, self.signature, text)
 
     def packed(self) -> bytes:
@@ -227,9 +227,10 @@ class Ballots(WireMessage):
 class Disclosure(ClientMessage):
     """Message of a member to the server: the numbers that open survivors' masks.
 
-    `shares` has a text for each survivor. It contains the member's numbers for the survivor's fresh
-    seed and for the seeds that the survivor shares with dropouts. A proof follows that these
-    numbers are in the hash tree whose root is in the member's ballot.
+    `shares` has a text for each survivor whose key the member could decrypt. It contains the
+    member's numbers for the survivor's fresh seed and for the seeds that the survivor shares with
+    dropouts. A proof follows that these numbers are in the hash tree whose root is in the member's
+    ballot.
     """
 
     shares: tuple[tuple[int, bytes], ...]

@@ -76,7 +76,7 @@ class Openings:
           dealt: the client's dealing.
 
         Returns:
-          The seeds; None if they are not those that the client committed to.
+          The seeds; None if one cannot be reconstructed, or is not what the client committed to.
         """
         numbers = self.numbers[client]
         shape = (self.committee.threshold, self.committee.members)

@@ -39,7 +39,7 @@ _ORDER = (Contribution, Ballot, Disclosure)
 
 
 class CommitteeServer:
-    """Takes messages by `handle`, ends a step by `proceed`, and removes the masks by `total`.
+    """The server of one sum: `handle` takes messages, `proceed` ends a step, `total` opens the sum.
 
     `culprits` are clients that deviated: either their own signed messages prove this (`evidence`),
     or the number of members that complain exceeds the number that may be Byzantine.

@@ -61,7 +61,7 @@ class Opening(_Signed):
     author: ClassVar[str] = "the key holder"
 
     def encode(self) -> bytes:
-        """Returns the byte form."""
+        """Returns the byte form of this message."""
         return b"".join((_start(self.kind), *self.covered(), self.signature))
 
     def covered(self) -> tuple[bytes, ...]:
@@ -94,7 +94,7 @@ class _Encrypted(_Signed):
     blocks: tuple[bytes, ...]
 
     def encode(self) -> bytes:
-        """Returns the byte form."""
+        """Returns the byte form of this message."""
         head = _start(self.kind) + self._head() + self.signature
         return head + b"".join(map(sized, self.blocks))
 

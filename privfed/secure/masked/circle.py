@@ -25,7 +25,7 @@ _CORRECT = 20
 
 
 class CircleShape(NamedTuple):
-    """The number of neighbours of each client, and the number of neighbours that must survive."""
+    """The number of neighbours of each client, and how many of these have to survive."""
 
     degree: int
     threshold: int

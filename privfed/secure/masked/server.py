@@ -38,7 +38,7 @@ _ORDER = (Advertise, Shares, Masked, Vote, Unmask)
 
 
 class MaskingServer:
-    """Takes each client's message by `handle`, and ends a step by `proceed`.
+    """The server of one sum: `handle` takes a client's message, and `proceed` ends a step.
 
     In each step it accepts at most one message of each client. After the last step `total` removes
     the masks.

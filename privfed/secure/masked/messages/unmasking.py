@@ -67,7 +67,7 @@ class Vote(WireMessage):
     size: ClassVar[int] = _VOTE.size
 
     def cast_by(self, public: bytes, text: bytes) -> bool:
-        """Whether the holder of `public` signed `text`, which is `Survivors.vote_text`."""
+        """Whether the holder of `public` signed `text`, the result of `Survivors.vote_text`."""
         return verified(public, self.signature, text)
 
     def body(self) -> bytes:
