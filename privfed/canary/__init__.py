@@ -26,8 +26,8 @@ class CanaryClient:
     """One canary client of a folder that `privfed canary new` made. It reads no data.
 
     It sends an update of the declared length along its own direction, long enough that a correct
-    pipeline clips it. Depending on its secret bit, it may instead send no update or the opposite
-    one.
+    pipeline clips it. If its secret bit is 0, it sends a zero update under zero-out, and the
+    opposite update under replace-one; under add/remove it does not take part.
 
     Args:
       directory: the folder of canaries.

@@ -38,6 +38,9 @@ class CanaryRequest:
       relation: adjacency relation, a key of `RELATIONS`.
       seed: seed of bits and directions in a simulation, which are then not secret; None draws
         secret ones.
+
+    Raises:
+      Refused: if a value is out of range, or the directions would take more than 4 GiB.
     """
 
     count: int

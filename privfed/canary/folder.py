@@ -25,7 +25,7 @@ class Relation:
     `tails` times its direction, or is not a client at all if `absent`. Populations that differ in
     one bit are then neighbouring datasets. After clipping, the two possible messages of a canary
     are as far apart as the relation allows: one clipping norm under add/remove and zero-out, two
-    under replace-one.
+    under replace-one. `heads_name` and `tails_name` state in words what each kind of canary does.
     """
 
     tails: float
@@ -130,22 +130,22 @@ class Folder:
 
     @property
     def manifest_path(self) -> Path:
-        """The public declaration; it may be published before the run."""
+        """The file of the public declaration, which may be published before the run."""
         return self.path / "manifest.json"
 
     @property
     def key_path(self) -> Path:
-        """The key: 32 random bytes from which the directions are derived."""
+        """The file of the key: 32 random bytes from which the directions are derived."""
         return self.path / "key"
 
     @property
     def inclusion_path(self) -> Path:
-        """The secret bits of the canaries, `[K]` bool."""
+        """The file of the canaries' secret bits, `[K]` bool."""
         return self.path / "inclusion.npy"
 
     @property
     def directions_path(self) -> Path:
-        """The directions of the canaries, `[K, d]` float32, of length one."""
+        """The file of the canaries' directions: unit vectors, `[K, d]` float32."""
         return self.path / "directions.npy"
 
     def manifest(self) -> Manifest:
@@ -168,7 +168,10 @@ class Folder:
         return directions
 
     def check_commitments(self) -> None:
-        """Compares the secret files with the commitments. Raises `Broken` if one was changed."""
+        """Compares the secret files with the manifest's commitments.
+
+        Raises `Broken` if a file is missing or was changed.
+        """
         declared = self.manifest()
         try:
             now = commitments(self)
@@ -197,7 +200,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class SecretDigests:
-    """SHA-256 digests of the key, and of the key with the content of each other file."""
+    """Commitments, as SHA-256 digests: of the key, and of the key with each other secret file."""
 
     key: str
     inclusion: str
@@ -205,7 +208,7 @@ class SecretDigests:
 
 
 def commitments(folder: Folder) -> SecretDigests:
-    """Returns the commitments to the current content of `folder`."""
+    """Returns commitments to the secret files of `folder` as they are now."""
     key = regular.read_bytes(folder.key_path)
     return SecretDigests(
         hashlib.sha256(b"privfed canaries, key|" + key).hexdigest(),

@@ -20,7 +20,10 @@ Numbers = NDArray[np.float64]
 
 
 def flatten(parameters: Any) -> Numbers:
-    """Returns the floating-point numbers of a model `[d]`. Raises `Refused` for other objects."""
+    """Returns a model's floating-point numbers as a vector `[d]`, float64.
+
+    Raises `Refused` for objects that are no model.
+    """
     vectors = [_numbers(leaf) for _, leaf in _leaves(parameters) if _is_real(leaf)]
     return np.concatenate([np.empty(0), *vectors])
 

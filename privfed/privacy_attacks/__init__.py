@@ -1,1 +1,4 @@
-"""Privacy attacks on a run: attacks of `attacks/` on the view of a server or of a reader."""
+"""Privacy attacks on a run: the attacks of the package `attacks`, given what an adversary observes.
+
+The adversary is a server, or a reader of what is released.
+"""

@@ -1,4 +1,4 @@
-"""Gradient inversion: reconstructs a client's examples from its update, view by view.
+"""Gradient inversion: reconstructs clients' examples from their updates, for each view of these.
 
 The same clients are attacked in the same way given raw updates, clipped updates, noised updates,
 and sums of updates.
@@ -25,8 +25,9 @@ from privfed.privacy_attacks.subject import Subject, View, examples_of, views
 
 @dataclass(frozen=True)
 class ViewQuality:
-    """The reconstructions `x` `[N, *features]` from one view, and their quality `[N]`.
+    """The reconstructions `x` `[N, *features]` from one view, and the quality `[N]` of each.
 
+    The measures of quality are `mse`, `psnr` (in dB) and `ssim`.
     `ssim` is empty if examples are not images. `labels` is the fraction of labels that were
     recovered; None without an update, and for a sum of several clients, in which the adversary does
     not know the owner of a label.
@@ -40,7 +41,10 @@ class ViewQuality:
     labels: float | None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the view, and medians of the quality: one exact result would dominate a mean."""
+        """Returns the view, and the median quality over all attacked examples, as a JSON object.
+
+        Medians are stated because one exact reconstruction would dominate a mean.
+        """
         return {
             "view": self.view.name,
             "seen_by": self.view.who,
@@ -63,7 +67,7 @@ def view_quality(
 
     Args:
       view: the adversary's view.
-      attack: the adversary; its bounds set the dynamic range.
+      attack: the adversary; its bounds `low` and `high` set the dynamic range of PSNR and SSIM.
       reconstructed: reconstructions, shape `[N, *features]`.
       originals: the attacked examples, shape `[N, *features]`.
       labels: fraction of recovered labels, or None.
@@ -116,7 +120,11 @@ class InversionOptions:
 
 @dataclass(frozen=True)
 class Inverted:
-    """The attacked `originals` `[N, *features]`, and the reconstructions from each view."""
+    """The result of an inversion: the attacked examples and their reconstructions from each view.
+
+    `originals` `[N, *features]` are all attacked examples, client after client, and `norms` the
+    update's L2 norm of each attacked client, before clipping.
+    """
 
     target: Subject
     options: InversionOptions
@@ -233,14 +241,14 @@ def _reconstructed(
 
 
 def _share_of_labels(labels: Tensor, y: Tensor) -> float:
-    """Returns the fraction of labels y `[B]` among `labels`, counted with multiplicity."""
+    """Returns the fraction of the true labels y `[B]` that `labels` contains, with multiplicity."""
     size = int(max(labels.max(), y.max())) + 1
     counts = torch.minimum(labels.bincount(minlength=size), y.bincount(minlength=size))
     return int(counts.sum()) / len(y)
 
 
 def _guess(target: Subject, attack: Adversary, originals: Tensor) -> ViewQuality:
-    """Returns the quality of the baseline, which guesses the mean of the public examples."""
+    """Returns the quality of the baseline: each example guessed as the mean public example."""
     test = target.setup.federation.test
     mean = test.x[torch.arange(len(test))].mean(0)
     return view_quality(GUESS, attack, mean.expand_as(originals), originals, None)

@@ -51,7 +51,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class TargetScores:
-    """Losses and confidence statistics of t targets under s models (of a user: means), `[s, t]`."""
+    """Losses and confidence statistics `[s, t]` of t targets under s models; a user has means."""
 
     losses: Reals
     statistics: Reals
@@ -130,14 +130,14 @@ def fair_bits(seed: int, stream: str, runs: int, targets: int) -> Flags:
 def outsiders(
     config: Config, population: Federation, level: str, seed: int, path: Path
 ) -> tuple[Examples, Indices]:
-    """Returns the test examples and their division into non-member users.
+    """Returns the public test examples and their division into users, who are non-members.
 
     If the run's clients were formed at random, the test examples are randomly divided into users of
-    the same sizes. Otherwise the owners stated by the data source are used. At level "example" the
-    offsets have no meaning.
+    the same sizes. Otherwise the owners stated by the data source are used. At level "example" all
+    test examples are returned, and the offsets have no meaning.
 
     Returns:
-      The examples, and offsets of shape `[users + 1]`.
+      The examples, and their users' offsets, of shape `[users + 1]` (as in `target_scores`).
 
     Raises:
       Refused: if features are shifted by client, users of test examples are unknown or took part
@@ -193,12 +193,12 @@ class Exposure:
       path: the attacked run or run file, if any.
       level: unit of a target.
       curves: the ROC curve of each attack, by name.
-      targets: number of targets; each was a trial in every attacked run.
+      targets: number of targets, members and non-members; each is one trial per attacked run.
       attacked: number of attacked runs.
       shadows: number of shadow models.
       seed: seed of the subsets.
-      guarantee: the claimed user-level guarantee.
-      examples: the guarantee for one example of a silo, if any.
+      guarantee: the run's stated user-level guarantee.
+      examples: the guarantee for one example of a client; None if clients train without DP-SGD.
       measure: name of the first measure on the test set.
       score: value of `measure`, a mean over the attacked runs.
       others: a description of the non-members.
@@ -271,9 +271,9 @@ def attack_configuration(
 def attack_run(path: Path, level: Level, shadows: int, seed: int, show: Progress) -> Exposure:
     """Attacks the model of the run at `path`, which is left unchanged.
 
-    LiRA is used offline. Shadow models are trained without some of the run's clients, and never on
-    the test set. Members are compared with the shadow models trained without them, and non-members
-    with a random half of the shadow models, so that both sides' scores are equally informative.
+    LiRA is used offline. Shadow models train on random halves of the run's clients or examples, and
+    never on the test set. Members are compared with the shadow models trained without them, and
+    non-members with a random half of these models, so that both scores are equally informative.
 
     Args:
       path: the run directory.

@@ -72,11 +72,11 @@ class Properties:
 
 
 def infer(target: Subject, count: int, epsilons: tuple[float, ...]) -> Properties:
-    """Estimates the label distributions of the first `count` clients under every view.
+    """Estimates the label distributions of the first `count` clients with examples, in every view.
 
     Args:
       target: the run under attack.
-      count: number of attacked clients.
+      count: number of attacked clients; fewer are attacked if fewer hold an example.
       epsilons: privacy budgets whose noise is simulated.
 
     Raises:
@@ -115,7 +115,11 @@ def _updates(target: Subject, ids: Indices) -> tuple[Tensor, Tensor]:
 
 
 def _estimate(target: Subject, view: View, rows: Tensor, counts: Tensor, place: int) -> Tensor:
-    """Estimates label fractions `[K]` of the client of row `place`; sums start with that row."""
+    """Estimates the label fractions `[K]` of the client whose update is `rows[place]`.
+
+    `counts` `[c]` are the local steps of each row's client. In a view of several clients, the sum
+    has this row and those after it, cyclically.
+    """
     group = (torch.arange(view.clients) + place) % len(rows)
     seed = target.setup.streams.at("property").derived(b"%d" % place).integer()
     observed = view.observed(rows[group], torch.Generator().manual_seed(seed))

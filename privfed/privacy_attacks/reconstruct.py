@@ -50,7 +50,9 @@ def update_function(
 def first_layer(
     network: Network, update: Tensor, features: tuple[int, ...]
 ) -> tuple[Tensor, Tensor] | None:
-    """Returns a linear first layer's weight `[h, k]` and bias `[h]` in `update`.
+    """Returns the parts of `update` `[d]` for a linear first layer's weight and bias.
+
+    Their shapes are `[h, k]` and `[h]`, for h neurons and the k features of an example.
 
     Returns None if the model's first layer is not a linear layer with bias over all k features.
     """
@@ -66,7 +68,10 @@ def first_layer(
 
 
 def last_bias(network: Network, update: Tensor, classes: int) -> Tensor:
-    """Returns the last layer's bias `[classes]` in `update`. Raises `Refused` if there is none."""
+    """Returns the part `[classes]` of `update` that belongs to the last layer's bias.
+
+    Raises `Refused` if the model's last parameter has another shape.
+    """
     parts = network.shapes.views(update)
     name = network.shapes.names[-1]
     if parts[name].shape != (classes,):
@@ -103,11 +108,12 @@ class Adversary:
       lr: the clients' learning rate.
       steps: the clients' number of local steps.
       features: shape of an example.
-      predictions: mean predictions on public examples of each label, shape `[K, K]`.
+      predictions: mean predicted probabilities (columns) on public examples of each label (rows),
+        shape `[K, K]`.
       low: smallest value in public examples.
       high: largest value in public examples.
       picture: the shape of an example as an image; None if it is no image.
-      method: the attack.
+      method: the attack: "analytic", "cosine" or "dlg".
       iterations: number of search iterations.
     """
 
@@ -149,6 +155,10 @@ class Adversary:
           count: number of examples.
           scaled: whether the update may have been clipped.
           generator: source of the search's starting points.
+
+        Raises:
+          Refused: if the model has no bias in its last layer, or no linear first layer for the
+            analytic method.
         """
         labels = self.labels(observed, count, scaled)
         if self.method == "analytic":
@@ -219,9 +229,10 @@ def adversary(
 
 
 def mean_predictions(target: Subject, params: Tensor) -> Tensor:
-    """Returns the mean prediction `[K, K]` of `params` `[d]` on public examples of each label.
+    """Returns, for each label (row), the mean predicted probabilities on its public examples.
 
-    For a label without examples, it is the mean over all examples.
+    The result has shape `[K, K]` for K labels. The row of a label without public examples is the
+    mean over all of them. `params` `[d]` is the model.
     """
     test = target.setup.federation.test
     scored = list(target.setup.network.scored(params, test))

@@ -42,13 +42,13 @@ _LOOSE = (1e6, 1e5, 1e3)
 
 @dataclass(frozen=True)
 class View:
-    """The observation of an adversary `who`: a mean of clients' clipped updates plus noise.
+    """The observation of an adversary `who`: a mean of clients' updates, often clipped or noised.
 
     Attributes:
       name: the name in reports.
       who: the adversary, in words.
       clients: number of updates in the mean.
-      clip: clipping norm.
+      clip: clipping norm; infinite if updates are not clipped.
       std: standard deviation of the noise on the mean.
       epsilon: privacy budget of the noise, if any.
     """
@@ -69,7 +69,7 @@ class View:
         return rows.mean(0) + self.std * noise
 
     def keeps_length(self, update: Tensor) -> bool:
-        """Whether an update `[d]` is within the clipping norm."""
+        """Whether the L2 norm of an update `[d]` is at most the view's clipping norm."""
         return float(torch.linalg.vector_norm(update)) <= self.clip
 
 
@@ -110,14 +110,15 @@ def _noised(plan: Plan, epsilon: float, clip: float) -> View:
 
 
 def noise_for(plan: Plan, epsilon: float) -> float:
-    """Returns the noise on each round's sum with which all rounds together spend `epsilon`.
+    """Returns the noise of each round with which all rounds together spend `epsilon`.
 
     Args:
       plan: the plan of the run.
       epsilon: privacy budget of all rounds at the run's delta.
 
     Returns:
-      The standard deviation of the noise on the sum, in clipping norms.
+      The noise standard deviation on a round's sum, in clipping norms. Under local noise, it is
+      that on one client's message, or on one site's sum if sites add the noise.
 
     Raises:
       Refused: if no noise meets the budget.
@@ -142,8 +143,9 @@ def noise_for(plan: Plan, epsilon: float) -> float:
 
 
 def default_epsilons(plan: Plan) -> tuple[float, ...]:
-    """Returns three budgets that protect no client, and the run's if it is smaller.
+    """Returns three ε too large to protect any client, and the run's own, if positive and smaller.
 
+    The run's own is its budget or, without a budget, the ε of its guarantee.
     The result is empty for a run without noise.
     """
     if not plan.mechanism.private:
@@ -181,7 +183,10 @@ class Subject:
         return executor.trainer.lr * executor.schedule.factor(self.round + 1)
 
     def clients_holding(self, least: int) -> Indices:
-        """Returns clients with at least `least` examples. Raises `Refused` if there are none."""
+        """Returns the clients with at least `least` examples, as ascending indices.
+
+        Raises `Refused` if there are none.
+        """
         ids = np.arange(self.population.clients)
         holders = ids[self.population.sizes(ids) >= least]
         if not len(holders):

@@ -36,7 +36,10 @@ def releases_per_round(objective: Objective, rule: SumRule | RowRule) -> int:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """The algorithm of a run: frozen parts and declared constants."""
+    """The algorithm of a run: its parts (objective, rule, mechanism, sampler, …) and constants.
+
+    Neither changes during the run; `TrainingState` holds what does.
+    """
 
     objective: Objective
     server: ServerOptimizer
@@ -77,6 +80,8 @@ class Algorithm:
     ) -> tuple[Tensor, ServerState]:
         """Returns the model and the optimizer's state after the server's step.
 
+        Running statistics (the last `averaged` values) move by the average update itself.
+
         Args:
           round: number of the round.
           params: the current model, shape [d].
@@ -99,12 +104,15 @@ class Algorithm:
 
     @property
     def cohorts(self) -> Cohorts:
-        """The public constants of cohorts, which objectives may use."""
+        """The public constants that objectives may use: clients, cohort size, sampling period."""
         period = self.sampler.witness(0, self.clients).period
         return Cohorts(self.clients, float(self.sampler.size), period)
 
     def witness(self, round: int) -> Witness:
-        """Returns the sampling rule of `round`, with all canaries and all sites of a client."""
+        """Returns the sampling rule of `round`, valid also for canaries and clients at many sites.
+
+        Raises `Refused` if it is not proved for clients with rows at several sites.
+        """
         witness = self.sampler.witness(round, self.clients)
         larger = over_larger_population(witness, self.canaries)
         return over_several_sites(larger, self.sites_per_client)
@@ -122,7 +130,7 @@ class Algorithm:
 
     @property
     def fixed_divisor(self) -> bool:
-        """Whether all rows have the same constant weight, and their sum a constant divisor."""
+        """Whether all rows have the same constant weight, so that a constant divides their sum."""
         return self.mechanism.private or self.objective.sums_states
 
     def initial_state(self, params: Tensor) -> TrainingState:
@@ -152,8 +160,8 @@ class Algorithm:
     def encoding_factor(self, parameters: int) -> float:
         """Returns the ratio of the norm bound of an encoded row to that of the row itself.
 
-        The ratio is 1 without a secure sum, or if rows have no bound. Raises `Refused` if the
-        secure sum cannot encode the row.
+        The model has `parameters` numbers. The ratio is 1 without a secure sum, or if rows have no
+        bound. Raises `Refused` if the secure sum cannot encode the row.
         """
         encoding = self.mechanism.encoding(self.mechanism.init())
         width = self.mechanism.width(self.wire(self.objective.layout(parameters)))
@@ -166,7 +174,10 @@ class Algorithm:
         return self.mechanism.encoding(self.mechanism.init()).noise
 
     def grid_step(self, parameters: int) -> float | None:
-        """Returns the grid spacing of the summed integers; None without a secure sum."""
+        """Returns the real value of one unit of the summed integers; None without a secure sum.
+
+        The model has `parameters` numbers.
+        """
         width = self.mechanism.width(self.wire(self.objective.layout(parameters)))
         return self.summation.step(self.mechanism.encoding(self.mechanism.init()), width)
 

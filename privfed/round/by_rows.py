@@ -28,7 +28,10 @@ from privfed.sampling.cohort import Cohort
 
 
 class ByRows:
-    """Releases the rule's aggregate of bounded rows; `state` is the mechanism's public state."""
+    """Aggregates the bounded rows of one round by a rule on rows, and releases the aggregates.
+
+    `state` is the mechanism's public state.
+    """
 
     def __init__(self, rule: RowRule, updates: ClientUpdates) -> None:
         self.state: PublicState = updates.state.mechanism
@@ -37,7 +40,7 @@ class ByRows:
         self._gathered: Tensor | None = None
 
     def release(self, exchange: Exchange, number: int) -> Tensor:
-        """Returns the aggregate `[m]` of the cohort's bounded answers to exchange `number`.
+        """Returns the rule's aggregate `[m]` of the bounded rows sent in exchange `number`.
 
         If rows are noised individually, the aggregation is post-processing.
         """
@@ -47,7 +50,7 @@ class ByRows:
         return ranks.first(lambda: self._aggregate(rows, present, exchange, number)).to(rows.device)
 
     def _rows(self, exchange: Exchange, present: Cohort) -> Tensor:
-        """Returns the raw answers `[n, m]` of the clients in `present`, in the order of clients."""
+        """Returns the raw rows `[n, m]` of the clients in `present`, in the order of clients."""
         params = exchange.broadcast["params"]
         rows = params.new_zeros(len(present.clients), exchange.layout.length)
         predicted_aggregate = partial(self._predicted_aggregate, exchange)

@@ -29,14 +29,17 @@ from privfed.sampling.cohort import Cohort
 
 
 class BySums:
-    """Releases the rule's sums; `state` is the mechanism's public state after the last release."""
+    """Computes and releases the sums of one round, under a rule on sums.
+
+    `state` is the mechanism's public state after the last release.
+    """
 
     def __init__(self, rule: SumRule, updates: ClientUpdates) -> None:
         self.state: PublicState = updates.state.mechanism
         self._rule, self._updates = rule, updates
 
     def release(self, exchange: Exchange, number: int) -> Tensor:
-        """Bounds and sums the cohort's answers to one exchange, and adds noise to the sum.
+        """Bounds and sums the cohort's rows of one exchange, and adds noise to the sum.
 
         Under privacy, and if the server sums client states, all rows have the same constant weight
         and the divisor is a constant of the configuration. Otherwise a row is sent as
@@ -87,9 +90,10 @@ class BySums:
         return replace(total, total=ranks.reduce(total.total))
 
     def sum(self, exchange: Exchange, number: int) -> BoundedSum:
-        """Returns the bounded sum `[m]` of the clients that this rank trains, or of remote sites.
+        """Returns the bounded sum `[m]` of the rows of remote sites, or of clients trained here.
 
-        The noise of clients or sites is included, central noise is not.
+        With several ranks (processes), it covers only the clients that this rank trains. The noise
+        of clients or sites is included, central noise is not.
         """
         world = self._updates.world
         if world.sites:
@@ -99,7 +103,7 @@ class BySums:
         return replace(total, total=total.total.to(exchange.broadcast["params"].device))
 
     def _summed_here(self, exchange: Exchange, number: int) -> BoundedSum:
-        """Returns the sum of the answers of clients that are trained in this process."""
+        """Returns the sum of the messages of the clients that this process trains."""
         updates, mechanism = self._updates, self._updates.algorithm.mechanism
         wire = updates.algorithm.wire(exchange.layout)
         present, leaves = updates.present(number)
@@ -169,7 +173,7 @@ class BySums:
 
 
 def _parted(total: BoundedSum, wire: Layout) -> tuple[BoundedSum, float]:
-    """Returns the total of weighted rows and the total weight; zeros and 1 for a weight up to 0."""
+    """Returns the total of weighted rows and the total weight; zeros and 1 for a weight <= 0."""
     weight, rows = float(wire.view(total.total, "weight")), total.total[:-1]
     if weight <= 0.0:  # no client sent anything: a zero average changes nothing
         return replace(total, total=torch.zeros_like(rows)), 1.0

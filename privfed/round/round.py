@@ -40,7 +40,7 @@ def play(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
       state: the state before the round.
 
     Yields:
-      The exchanges of the round; each `send` passes its release, shape [m].
+      The exchanges of the round; the caller passes the release of each, shape [m], by `send`.
     """
     return (_evaluation if algorithm.evaluates else _training)(algorithm, round, state)
 
@@ -179,7 +179,7 @@ def charge_then_draw(round: int, algorithm: Algorithm, world: World) -> tuple[Ch
 
 
 def refuse_uncharged(round: int, number: int, algorithm: Algorithm) -> None:
-    """Refuses an exchange `number` (from 0) that was not charged."""
+    """Raises `Refused` if exchange `number` (from 0) was not charged."""
     if number >= algorithm.exchanges:
         raise Refused(
             f"round {round} has an exchange {number + 1}, but only {algorithm.exchanges} were "
@@ -188,7 +188,7 @@ def refuse_uncharged(round: int, number: int, algorithm: Algorithm) -> None:
 
 
 def refuse_not_finite(round: int, released: Tensor) -> None:
-    """Refuses to release values `[m]` that are not finite."""
+    """Raises `Refused` if a value of the release `[m]` is not finite."""
     if not all_finite(released):
         raise Refused(
             f"the release of round {round} is not finite, since training diverged; start a new run "

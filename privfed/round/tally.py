@@ -65,7 +65,7 @@ TOTALS = ("examples", "bytes", "device_seconds")
 
 
 class Sides:
-    """Honest and Byzantine rows of a round, and the rule's aggregate of both."""
+    """Sums of a round's honest and of its Byzantine rows, and the rule's aggregate of all rows."""
 
     def __init__(self) -> None:
         self.aggregate: Tensor | None = None
@@ -105,12 +105,12 @@ class Sides:
 
 
 class Tally:
-    """Observes raw rows and counts clients' work in each round; no epsilon covers the results.
+    """Observes raw rows and counts clients' work in each round; no ε covers these measures.
 
     Args:
       clip: clipping norm above which rows are counted as clipped; None counts none.
       counts: constant counts that are reported in each round.
-      work: local steps and examples of clients in a round.
+      work: function that returns the local steps and examples of clients in a round.
       devices: estimates the time of a round.
       down: bytes sent to each client per round.
       up: bytes sent by each client per round.

@@ -1,4 +1,4 @@
-"""Computes the answers of a round's cohort: trained rows or attackers' rows, then bounded."""
+"""Computes the rows that a round's cohort sends: trained or made by attackers, then bounded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from privfed.secure.summation import Session
 
 AggregatePredictor = Callable[[Tensor, int, Indices | None], Tensor]
 """Maps rows `[n, m]`, the number of Byzantine rows (which come first) and the clients `[n]` of the
-rows, if known, to the aggregate as attackers compute it.
+rows, if known, to the rule's aggregate of these rows as attackers predict it.
 """
 
 
@@ -120,9 +120,9 @@ class ClientUpdates:
     def chunks(
         self, exchange: Exchange, present: Cohort, predicted_aggregate: AggregatePredictor
     ) -> Iterator[Chunk]:
-        """Yields the raw answers of clients `present`; later passes of a rule get the same rows.
+        """Yields the raw rows of clients `present`; later passes of a rule get the same rows.
 
-        With `predicted_aggregate`, attackers may compute the aggregate of rows before they send.
+        Attackers may call `predicted_aggregate` to try rows on the rule before they send them.
         """
         if exchange.task == "terms":
             yield from self._trained
@@ -202,7 +202,7 @@ class ClientUpdates:
     def _corrupted(
         self, exchange: Exchange, present: Cohort, predicted_aggregate: AggregatePredictor
     ) -> Iterator[Chunk]:
-        """Yields the answers, as one chunk if the attack replaces rows: it reads all answers."""
+        """Yields all clients' rows, in one chunk if the attack replaces rows: it reads all rows."""
         attackers = self.world.attackers
         if attackers is None or exchange.task == "measure":
             yield from self.world.executor.chunks(exchange, present)
@@ -228,7 +228,7 @@ class ClientUpdates:
         exchange: Exchange,
         predicted_aggregate: AggregatePredictor,
     ) -> Chunk:
-        """Returns the cohort's `answer`, with the attackers' rows replaced."""
+        """Returns the cohort's rows, `answer`, with those of attackers replaced."""
         bad = self.byzantine(answer.ids)
         part = _Part(exchange.layout, "" if attackers.false_claims.everything else "delta")
         shown, ids = part.of(answer.rows), answer.ids
@@ -291,7 +291,7 @@ def _whose(count: int, rows: Tensor, ids: Indices, byzantine: Mask) -> Indices |
 
 
 def _joined(chunks: list[Chunk]) -> Chunk:
-    """Returns all answers as one chunk, in the order of client indices."""
+    """Returns all chunks as one, in the order of client indices."""
     ids = np.concatenate([chunk.ids for chunk in chunks])
     order = np.argsort(ids)
     return Chunk(

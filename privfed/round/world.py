@@ -117,7 +117,7 @@ class Watch(Protocol):
 
 
 class Charges(Protocol):
-    """Charges rounds to a ledger."""
+    """Interface of ledgers, to which rounds are charged."""
 
     def charge(self, round: int, event: Event) -> Charge:
         """Makes the round's charge durable.
@@ -132,7 +132,10 @@ class ReleaseStore(Protocol):
 
 
 class Exclusions(Protocol):
-    """Parties identified as Byzantine in a secure sum, excluded from all later rounds."""
+    """Interface of records of parties that secure sums identified as Byzantine.
+
+    These parties are excluded from all later rounds.
+    """
 
     def before(self, round: int) -> frozenset[int]:
         """Returns the parties that were identified before `round`, and so are excluded from it."""
@@ -152,7 +155,7 @@ class NoExclusions:
 
 
 class RemoteSites(Protocol):
-    """Sites on other machines, which sample their clients and send sums of their rows."""
+    """Interface to sites on other machines, which sample their clients and send sums of rows."""
 
     def gather(self) -> None:
         """Waits until enough sites are available for a round; called before the round is charged.

@@ -39,8 +39,8 @@ class Witness:
       sampler: name of the sampler.
       rate: largest probability that a client takes part in a round.
       relation: adjacency relation of the guarantee.
-      sampled: maps a Gaussian release to the release on a sampled cohort, which is amplified or
-        bounds the participations of a client; None if nothing is proved.
+      sampled: maps a Gaussian release to that release on a sampled cohort: amplified, or with a
+        bound on a client's participations; None if nothing is proved for the sampler.
       separation: number of consecutive rounds in which a client takes part at most once.
       random: whether the cohort size is random.
       period: number of rounds in which every client takes part once, counted from the first round;
@@ -66,7 +66,7 @@ class Witness:
         return isinstance(self.release, WithoutReplacement | TruncatedPoisson)
 
     def refuse_population(self, population: int, clients: int) -> None:
-        """Refuses a `population` of a size for which the event is not proved.
+        """Raises `Refused` if the event is not proved for a `population` of this size.
 
         The event of a fixed cohort size requires exactly the declared number of `clients`, that of
         a truncated sample at most this number.
@@ -154,7 +154,7 @@ class Sampler(Protocol):
         """
 
     def fits(self, population: int, clients: int) -> None:
-        """Refuses a `population` of a size that the proof does not cover."""
+        """Raises `Refused` if the sampler's proof does not cover a `population` of this size."""
 
     def sample(self, round: int, clients: int, population: Population, streams: Streams) -> Cohort:
         """Returns the cohort of `round`.
@@ -172,7 +172,10 @@ _CLIENTS = 40
 
 
 def draws_of(*releases: type[Any]) -> str:
-    """Returns a text for messages: the built-in samplers with one of these types of `releases`."""
+    """Returns the names of the built-in samplers whose release has one of the types `releases`.
+
+    The result is a text for error messages.
+    """
 
     def holds(sampler: Sampler) -> bool:
         return isinstance(sampler.of(_CLIENTS).witness(1, _CLIENTS).release, releases)
@@ -236,6 +239,12 @@ def sampled_at_sites(
     variance mu / s, one for each site. These are s events with independent samples. Gaussian noise
     has a separate event for such clients (`SeveralSites`). If each site adds complete noise to its
     own sum (`alone`), s sites are s events.
+
+    Args:
+      witness: the sampling rule of each site.
+      noised: the release of the sum with all sites' noise; of one site's sum if `alone`.
+      slack: bound on the total variation distance to the sum as executed, charged to delta.
+      alone: whether the noise of each site covers its own sum.
 
     Raises:
       Refused: if there is no proof for the sampler.

@@ -54,6 +54,9 @@ class EvaluationRounds:
         return rounds // self.every if self.every else 0
 
     def turn(self, round: int) -> int:
-        """Returns the position of `round` among the training or evaluation rounds, from 1."""
+        """Returns the position, from 1, of `round` among the rounds of its kind.
+
+        The two kinds are training and evaluation rounds.
+        """
         evaluated = self.among(round)
         return evaluated if round in self else round - evaluated

@@ -251,7 +251,7 @@ def _unamplified(noise: Gaussian) -> Release:
 
 
 def _rate(size: int, clients: int) -> float:
-    """Returns the fraction of `clients` in a cohort of `size`; refuses a fraction above 1."""
+    """Returns `size` / `clients`. Raises `Refused` if the cohort is larger than all clients."""
     if size > clients:
         raise Refused(
             f"cohort.size is {size}, but data.clients is {clients}; expected a cohort of "
@@ -276,8 +276,11 @@ def _uniform_subset(clients: Indices, count: int, round: int, streams: Streams) 
 def size_by_turns(size: int, clients: int, key: str, rounds: int) -> int:
     """Returns the expected cohort size if each of `clients` takes part once in `rounds` rounds.
 
-    `rounds` is the value of the key `key` of [cohort]. Refuses a number `clients` that is no
-    multiple of `rounds`, and a configured `size` other than 0 or the returned size.
+    `rounds` is the value of the key `key` of [cohort], and `size` the configured cohort size, 0 if
+    none is configured.
+
+    Raises:
+      Refused: if `clients` is no multiple of `rounds`, or `size` is neither 0 nor the result.
     """
     expected, left = divmod(clients, rounds)
     if left or size not in (0, expected):
@@ -290,7 +293,7 @@ def size_by_turns(size: int, clients: int, key: str, rounds: int) -> int:
 
 
 def refuse_other_number(population: int, clients: int, sampler: str) -> None:
-    """Refuses a number of clients `population` that differs from the declared number `clients`."""
+    """Raises `Refused` if the number `population` of clients is not the declared `clients`."""
     if population != clients:
         raise Refused(
             f"data.clients is {clients}, but there are {population} clients; cohort.sampler = "

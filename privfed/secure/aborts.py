@@ -30,7 +30,8 @@ LEAST_DECLARED_SHARE = 0.9
 The largest permitted population is `data.clients`.
 """
 _REACH = 14.0
-"""Sizes are evaluated up to this many standard deviations plus this many clients from the mean."""
+"""Cohort sizes are evaluated within this many standard deviations plus this many clients of the
+mean."""
 
 
 def round_event(mechanism: Mechanism, witness: Witness, exchanges: int, aborts: float) -> Event:
@@ -145,7 +146,7 @@ def _reach(clients: int, rate: float) -> tuple[int, int]:
 
 
 def refuse_aborts(once: float, slack: float, delta: float, cohort: str) -> None:
-    """Refuses a run if most rounds would abort, or if its aborts alone cost all of delta.
+    """Raises `Refused` if a run's rounds would mostly abort, or its aborts would cost all of delta.
 
     Args:
       once: probability that a round aborts.
@@ -176,7 +177,7 @@ def refuse_aborts(once: float, slack: float, delta: float, cohort: str) -> None:
 
 
 def refuse_sites_that_stop(once: float) -> None:
-    """Refuses a run if most rounds would abort because too few sites survive.
+    """Raises `Refused` if most rounds of a run would abort because too few sites survive.
 
     Such aborts cost no delta, because sites drop out independently of the sampled cohort. `once` is
     the probability that a round aborts.
@@ -190,7 +191,7 @@ def refuse_sites_that_stop(once: float) -> None:
 
 
 def refuse_population(population: int, clients: int) -> None:
-    """Refuses a population that the charge for aborts does not cover.
+    """Raises `Refused` if the charge for aborts does not cover a population of this size.
 
     Args:
       population: the actual number of clients.

@@ -31,8 +31,9 @@ class Wire:
 class Delivery:
     """Passes messages of `server` to each client's `handle`, and answers to the server's `handle`.
 
-    The `session` states each client's dropout stage. A client counts as dropped out if it refuses
-    the server's message or the server refuses its answer; `faults` lists the reasons.
+    The `session` states the stage at which each client drops out. A client also counts as dropped
+    out if it refuses the server's message or the server refuses its answer; `faults` lists the
+    reasons for these refusals.
     """
 
     wire: Wire
@@ -51,9 +52,10 @@ class Delivery:
         return dict(zip(clients, leaves, strict=True))
 
     def ask(self, sent: Mapping[int, Any], stage: int) -> None:
-        """Delivers `sent`, by client, to clients that have not dropped out by `stage`.
+        """Delivers each client's message in `sent`, unless the client drops out by `stage`.
 
-        The clients' answers are passed to the server, and not returned.
+        Answers are passed to the server, and not returned. Clients that drop out at `stage` or at
+        an earlier one receive nothing.
         """
         for client, message in sent.items():
             if 0 < self.leaves[client] <= stage:
@@ -76,7 +78,7 @@ class Delivery:
 
     @contextmanager
     def accusing(self) -> Iterator[None]:
-        """Reports the server's culprits to the session when the block ends.
+        """Context manager that reports the server's culprits to the session when its block ends.
 
         An `Aborted` that the block raises also states the first of `faults`, if there is one.
         """

@@ -1,4 +1,4 @@
-"""Accumulators of encoded sums."""
+"""Accumulators of sums: they encode clients' rows as integers, or add encoded rows."""
 
 from __future__ import annotations
 

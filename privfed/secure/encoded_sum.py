@@ -173,7 +173,10 @@ class SecureProtocol(Part):
         return FEWEST
 
     def over(self, limits: Limits) -> EncodedSummation:
-        """Returns this protocol's summation within `limits`; refuses limits without a proof."""
+        """Returns this protocol's summation within `limits`.
+
+        Raises `Refused` for limits for which the protocol has no proof.
+        """
         self.refuse_limits(limits)
         return EncodedSummation(self, limits)
 
@@ -199,11 +202,14 @@ class SecureProtocol(Part):
         return binomial_at_most(limits.least(clients) - 1, clients, sending(dropout))
 
     def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
-        """Returns the approximate number of bytes that each client sends."""
+        """Returns the approximate number of bytes that each client sends in a sum.
+
+        `layers` is the number of layers of a client's noise.
+        """
         return codec.bits / 8 * codec.length
 
     def download(self, clients: int, layers: int = 0) -> float:
-        """Returns the approximate number of bytes that each client receives besides the model."""
+        """Returns the approximate number of bytes that each client receives, without the model."""
         return 0.0
 
     def operations(self, codec: Codec, clients: int, layers: int = 0) -> Operations:
@@ -215,13 +221,16 @@ class SecureProtocol(Part):
         return ""
 
     def refuse_limits(self, limits: Limits) -> None:
-        """Refuses limits for which this protocol has no proof."""
+        """Raises `Refused` for limits for which this protocol has no proof; by default for none."""
 
     def refuse_codec(self, codec: Codec, limits: Limits) -> None:
-        """Refuses a codec if the protocol cannot carry sums of the codec's rows."""
+        """Raises `Refused` if the protocol cannot represent sums of the codec's rows."""
 
     def abort_where_lost(self, session: Session, limits: Limits) -> None:
-        """Raises `Aborted` if too many of the session's clients drop out to complete the sum."""
+        """Raises `Aborted` if so many of the session's clients drop out that the sum would abort.
+
+        Simulations without cryptography call it.
+        """
 
 
 def binomial_at_most(count: int, clients: int, rate: float) -> float:
@@ -318,7 +327,7 @@ def _layers(noise: Share | None, parties: int) -> int:
 
 
 def _refuse_incomparable(noise: object) -> None:
-    """Refuses a share of noise that parties cannot compare as part of their configurations."""
+    """Raises `Refused` if parties cannot compare `noise` as a part of their configurations."""
     try:
         hash(noise)
         agreement(noise=noise)

@@ -17,7 +17,7 @@ COUNT = struct.Struct("<I")
 
 
 class BadMessage(Aborted):
-    """A message that is rejected; `fault` names the reason."""
+    """Raised for a message that a party rejects; `fault` names the reason."""
 
     def __init__(self, fault: str, detail: str) -> None:
         super().__init__(f"{fault}: {detail}")
@@ -25,7 +25,7 @@ class BadMessage(Aborted):
 
 
 def records(items: list[bytes]) -> bytes:
-    """Returns the number of `items`, followed by the items, all of one size."""
+    """Returns the bytes of a list: the number of `items`, then the items, which have one size."""
     return COUNT.pack(len(items)) + b"".join(items)
 
 

@@ -61,7 +61,10 @@ class PlainSum(Part):
 
 
 class PlainAccumulator:
-    """Accumulates one total `[m]`; refuses two rows of a client, which double the sensitivity."""
+    """Accumulates one total `[m]`; a second row of a client raises `ValueError`.
+
+    Two rows of one client would double the sensitivity.
+    """
 
     def __init__(self, length: int, bound: float) -> None:
         self._total: Tensor = torch.zeros(length, dtype=torch.float64)

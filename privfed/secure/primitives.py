@@ -39,7 +39,7 @@ _FROM_ZERO = CTR(bytes(16))
 
 
 class LowOrder(ValueError):
-    """A public key of low order, with which every private key agrees on the secret zero."""
+    """Raised for a public key of low order: every private key agrees with it on the secret zero."""
 
 
 def random_key() -> bytearray:
@@ -84,7 +84,7 @@ class KeyPair:
 
     @classmethod
     def clear_agreements(cls) -> None:
-        """Makes each existing pair compute its next secrets itself, as in its own process."""
+        """Makes existing pairs compute their next secrets themselves, as in separate processes."""
         cls._living.clear()
 
 

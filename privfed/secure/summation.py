@@ -76,7 +76,7 @@ class Session:
 
     @property
     def senders(self) -> Indices:
-        """The clients that send their row."""
+        """The clients that send their row, including those that drop out afterwards."""
         return self.clients[np.isin(self.leaves, SENDS)] if len(self.leaves) else self.clients
 
     @property
@@ -114,7 +114,7 @@ class SumProtocol(Protocol):
 
 
 class Aborted(Exception):
-    """A sum that cannot be completed. Its round is charged and consumed, never repeated."""
+    """Raised if a sum cannot be completed. Its round is charged and consumed, never repeated."""
 
 
 class Accumulator(Protocol):
@@ -183,10 +183,10 @@ class Summation(Protocol):
         """
 
     def step(self, encoding: Encoding, length: int) -> float | None:
-        """Returns the step of the integer encoding; None if rows stay real."""
+        """Returns the grid step of the integer encoding; None if rows are summed as floats."""
 
     def download(self, clients: int, noise: Share | None = None) -> float:
-        """Returns the approximate number of bytes that each client receives besides the model."""
+        """Returns the approximate number of bytes that each client receives, without the model."""
 
     def upload(self, length: int, clients: int, noise: Share | None = None) -> float:
         """Returns the approximate number of bytes that each client sends for a row `[length]`."""

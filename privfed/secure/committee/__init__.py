@@ -1,6 +1,6 @@
 """Sums that a small committee opens: client, server, and messages between them.
 
-Clients agree on keys once in a run, each client sends one message per round, and decryptors open
+Clients agree on keys once in a run, each client sends one message per round, and a committee opens
 the masks, as in Flamingo (Ma et al. 2023, sections 4 and 5). The graph is complete. Unlike in
 Flamingo, the committee is part of the round's cohort and large enough that all colluders may be
 members. The committee holds no key: each client deals to it shares of the secrets that remove the

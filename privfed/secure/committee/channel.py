@@ -66,7 +66,7 @@ _resuming = functools.lru_cache(maxsize=4)(simulated_keys)
 
 
 def run_of(clients: tuple[int, ...], round: int, exchange: int) -> SimulatedRun:
-    """Returns the stored keys of `clients`, if they are one of the last four cohorts, or new keys.
+    """Returns the keys of the cohort `clients`: stored, if it is one of the last four, or new.
 
     Keys are also new if the stored keys were used in `exchange` of `round` or in a later exchange.
     """

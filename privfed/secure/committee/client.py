@@ -47,7 +47,7 @@ _ENDED = 3
 
 
 class CommitteeClient:
-    """Answers a call; a member of the committee then also answers an inbox and the ballots.
+    """A client in one sum: it answers the `Call` and, as a member, its `MemberInbox` and `Ballots`.
 
     The client raises `Aborted`, usually as `BadMessage`, for a message that it refuses, and
     afterwards answers no message of this sum.
@@ -133,7 +133,11 @@ class CommitteeClient:
         return Contribution(self._agreed, self.me, sealed, dealt, words)
 
     def _masked_row(self, secrets: tuple[bytes, ...]) -> bytes:
-        """Returns y_u = x_u + PRG(m_u) + sum_{v < u} PRG(r_uv) - sum_{v > u} PRG(r_uv), packed."""
+        """Returns y_u = x_u + PRG(m_u) + sum_{v < u} PRG(r_uv) - sum_{v > u} PRG(r_uv), packed.
+
+        x_u is this client's row. m_u, its fresh seed, and r_uv, its seeds with the other clients v,
+        are the `secrets`, in this order.
+        """
         masks = Expander(self._terms.codec.length, self._terms.codec.bits)
         total = masks.zeros()
         total += self._row().astype(masks.word)
@@ -167,9 +171,9 @@ class CommitteeClient:
         return Ballot(self._agreed, self.me, vote, roots)
 
     def _draw(self, sender: int, sealed: bytes) -> bytes:
-        """Computes this member's numbers for the secrets of `sender`.
+        """Derives this member's numbers for the secrets of `sender` from the key in `sealed`.
 
-        Returns the root of the numbers' hash tree; zeros if `sealed` is unreadable.
+        Returns the root of the numbers' hash tree; zeros if `sealed` cannot be decrypted.
         """
         key = self._unseal(sender, sealed)
         if key is None:
@@ -181,7 +185,10 @@ class CommitteeClient:
         return levels[-1][0]
 
     def _open(self, ballots: Ballots) -> Disclosure:
-        """Returns the opening: numbers for survivors' fresh seeds and their pairs with dropouts."""
+        """Returns this member's numbers for survivors' fresh seeds and their pairs with dropouts.
+
+        Raises `BadMessage` if the votes in `ballots` are invalid or too few.
+        """
         self._check_votes(ballots.votes)
         shares = []
         for client, (column, levels) in sorted(self._drawn.items()):

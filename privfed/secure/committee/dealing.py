@@ -55,7 +55,7 @@ def proof(levels: Tree, numbers: Iterable[int]) -> bytes:
 def root_of_proof(leaves: Mapping[int, bytes], proof: bytes, count: int) -> bytes | None:
     """Returns the root of a tree of `count` leaves, computed from some `leaves` and their `proof`.
 
-    `leaves` maps numbers of leaves to their values. Returns None if the proof has the wrong length.
+    `leaves` maps indices of leaves to their hashes. Returns None if the proof has the wrong length.
     """
     level, at = dict(leaves), 0
     for _ in range((count - 1).bit_length()):
@@ -76,7 +76,7 @@ class Dealt:
     """A client's dealing, except the sealed keys: all of it is for the server.
 
     `roots` are those of the hash trees of members' numbers. `corrections` are, for each secret in
-    order, one for each member from T to c. `secrets` are commitments to the secrets.
+    order, one for each member from place `threshold` on. `secrets` are commitments to the secrets.
     """
 
     roots: bytes
@@ -93,7 +93,10 @@ class Dealt:
 def deal_secrets(
     agreed: bytes, dealer: int, secrets: tuple[bytes, ...], keys: tuple[bytes, ...], threshold: int
 ) -> Dealt:
-    """Returns the dealing of `secrets` to the members with `keys`; any `threshold` restore one."""
+    """Returns the dealing of `secrets` to the members that hold `keys`, in order.
+
+    The shares of any `threshold` members restore a secret.
+    """
     count, members = len(secrets), len(keys)
     columns = [member_numbers(key, count) for key in keys]
     corrections, commitments = [], []
@@ -114,7 +117,7 @@ def deal_secrets(
 
 
 def member_numbers(key: bytes, count: int) -> tuple[int, ...]:
-    """Returns the numbers p_j < 2^256 of the member with this `key`, one per secret."""
+    """Returns the numbers below 2^256 that a member derives from its `key`: one per secret."""
     digests = (hmac.digest(key, NUMBER.pack(number), "sha256") for number in range(count))
     return tuple(int.from_bytes(digest, "little") for digest in digests)
 
@@ -124,7 +127,7 @@ def member_share(
 ) -> int:
     """Returns the share of secret `number` for member `place` (from 1), whose number is `drawn`.
 
-    `shape` is the threshold and the number of members.
+    `corrections` are those of the dealer; `shape` is the threshold and the number of members.
     """
     threshold, members = shape
     if place < threshold:
@@ -135,7 +138,10 @@ def member_share(
 
 @functools.lru_cache(maxsize=64)
 def _extension(threshold: int, members: int) -> tuple[tuple[int, ...], ...]:
-    """Returns the Lagrange coefficients at the points T to c, for values at 0 to T - 1."""
+    """Returns the Lagrange coefficients of each of the points `threshold` to `members`.
+
+    They give a polynomial's value at that point from its values at 0 to `threshold` - 1.
+    """
     points = range(threshold)
     rows = []
     for place in range(threshold, members + 1):
@@ -152,7 +158,10 @@ def _extension(threshold: int, members: int) -> tuple[tuple[int, ...], ...]:
 
 
 def column_tree(agreed: bytes, dealer: int, place: int, column: tuple[int, ...]) -> Tree:
-    """Returns the hash tree of the numbers of member `place` for the dealer's secrets."""
+    """Returns the hash tree of `column`, the numbers of member `place` for the dealer's secrets.
+
+    `agreed` is the hash of the roster.
+    """
     numbers = (drawn.to_bytes(KEY, "little") for drawn in column)
     return tree(
         number_commitment(agreed, dealer, place, number, part)
@@ -161,13 +170,20 @@ def column_tree(agreed: bytes, dealer: int, place: int, column: tuple[int, ...])
 
 
 def number_commitment(agreed: bytes, dealer: int, place: int, number: int, part: bytes) -> bytes:
-    """Returns the commitment `[DIGEST]` to `part`, the p_j for the dealer's secret at `number`."""
+    """Returns the commitment `[DIGEST]` to `part`, an encoded number of the member at `place`.
+
+    It is the member's number for secret `number` of the `dealer`, under the roster of hash
+    `agreed`.
+    """
     text = agreed + NUMBER.pack(dealer) + NUMBER.pack(place) + NUMBER.pack(number) + part
     return hashlib.sha256(b"privfed number" + text).digest()[:DIGEST]
 
 
 def secret_commitment(agreed: bytes, dealer: int, number: int, secret: bytes) -> bytes:
-    """Returns the commitment `[DIGEST]` to `secret`, the dealer's secret at `number`."""
+    """Returns the commitment `[DIGEST]` to `secret`, the dealer's secret with index `number`.
+
+    `agreed` is the hash of the roster.
+    """
     text = agreed + NUMBER.pack(dealer) + NUMBER.pack(number) + secret
     return hashlib.sha256(b"privfed secret" + text).digest()[:DIGEST]
 

@@ -39,7 +39,10 @@ from privfed.secure.summation import Aborted, Culprit, Reason
 
 @dataclass(frozen=True)
 class Seats:
-    """The committee of a call: its `members` in order; `identities` has their signing keys."""
+    """The committee of a call: its `members` in order, and `openings`, which checks their openings.
+
+    `identities` has the public signing keys of all clients.
+    """
 
     openings: Openings
     members: tuple[int, ...]

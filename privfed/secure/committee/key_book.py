@@ -40,12 +40,15 @@ def pair_seed(agreed: bytes, secret: bytes, client: int, other: int) -> bytes:
 
 
 def mask_key(agreed: bytes, seed: bytes) -> bytes:
-    """Returns the key of a mask from a pair's seed or a client's fresh seed."""
+    """Returns the key of a mask, from a pair's or a client's own `seed`, under roster `agreed`."""
     return derive(seed, agreed, b"committee mask")
 
 
 def sealing_key(agreed: bytes, secret: bytes, sender: int, receiver: int) -> bytes:
-    """Returns the key that encrypts what `sender` deals to the member `receiver` under a roster."""
+    """Returns the key that encrypts what `sender` deals to the member `receiver`.
+
+    `secret` is shared by the two; `agreed` is the hash of the roster.
+    """
     return derive(secret, agreed, b"committee seal" + _between(sender, receiver))
 
 
@@ -54,7 +57,7 @@ def _between(client: int, other: int) -> bytes:
 
 
 def shares_context(agreed: bytes, sender: int, receiver: int) -> bytes:
-    """Returns the associated data of encrypted shares: the roster, the sender and the receiver."""
+    """Returns the associated data of encrypted shares: roster hash `agreed`, sender, receiver."""
     return agreed + _between(sender, receiver)
 
 
@@ -80,7 +83,7 @@ class KeyCard(SignedMessage):
 class KeyBook:
     """The cards of all clients of the run named `run`; every client knows the book.
 
-    `identities` are the clients' long-term keys, from a trusted source.
+    `identities` are the clients' long-term public signing keys, from a trusted source.
     """
 
     run: bytes

@@ -33,7 +33,7 @@ _DOMAIN = b"privfed committee"
 
 @dataclass(frozen=True)
 class Call(WireMessage):
-    """Server to the whole cohort, with the model: the properties of the sum, and its roster.
+    """Message of the server to the whole cohort: the properties of the sum, and its roster.
 
     `agreement` is the hash of the settings and of the run's key book.
     """
@@ -140,7 +140,10 @@ class Contribution(ClientMessage):
 
 @dataclass(frozen=True)
 class MemberInbox(WireMessage):
-    """Server to a member: the survivors in order, each with the key it sealed for the member."""
+    """Message of the server to a member: each survivor, in order, with its sealed key.
+
+    The survivor encrypted this key for the member, which draws its shares from it.
+    """
 
     context: bytes
     sealed: tuple[tuple[int, bytes], ...]
@@ -173,7 +176,7 @@ class MemberVote:
     size: ClassVar[int] = NUMBER.size + SIGNATURE
 
     def cast_by(self, public: bytes, text: bytes) -> bool:
-        """Whether the holder of `public` signed `text`, which is `vote_text`."""
+        """Whether the holder of `public` signed `text`, the result of `vote_text`."""
         return verified(public, self.signature, text)
 
     def packed(self) -> bytes:
@@ -183,9 +186,10 @@ class MemberVote:
 
 @dataclass(frozen=True)
 class Ballot(ClientMessage):
-    """Member to server: its vote, and for each survivor the root of its numbers' hash tree.
+    """Message of a member to the server: its vote, and a hash tree's root for each survivor.
 
-    The root is zeros if the member could not read the survivor's key.
+    The tree covers the numbers that the member drew for this survivor's secrets. The root is zeros
+    if the member could not decrypt the survivor's key.
     """
 
     vote: bytes
@@ -205,7 +209,7 @@ class Ballot(ClientMessage):
 
 @dataclass(frozen=True)
 class Ballots(WireMessage):
-    """Server to a member: enough votes of members to open a sum."""
+    """Message of the server to a member: enough votes of members to open a sum."""
 
     context: bytes
     votes: tuple[MemberVote, ...]
@@ -221,10 +225,12 @@ class Ballots(WireMessage):
 
 @dataclass(frozen=True)
 class Disclosure(ClientMessage):
-    """Member to server: its numbers for each survivor's seed, and for its pairs with dropouts.
+    """Message of a member to the server: the numbers that open survivors' masks.
 
-    A survivor's text contains these numbers, and a proof that they are in the hash tree whose root
-    is in the member's ballot.
+    `shares` has a text for each survivor whose key the member could decrypt. It contains the
+    member's numbers for the survivor's fresh seed and for the seeds that the survivor shares with
+    dropouts. A proof follows that these numbers are in the hash tree whose root is in the member's
+    ballot.
     """
 
     shares: tuple[tuple[int, bytes], ...]

@@ -72,11 +72,11 @@ class Openings:
 
         Args:
           client: a survivor.
-          texts: valid openings of members, by the members' numbers from 1.
+          texts: valid openings, by the member's place in the committee, from 1.
           dealt: the client's dealing.
 
         Returns:
-          The seeds; None if they are not those that the client committed to.
+          The seeds; None if one cannot be reconstructed, or is not what the client committed to.
         """
         numbers = self.numbers[client]
         shape = (self.committee.threshold, self.committee.members)

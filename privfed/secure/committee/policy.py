@@ -82,12 +82,15 @@ class CommitteePolicy:
 
 
 def _quorum(members: int, corrupt: int) -> int:
-    """Returns T: any two sets of T members share an honest member, and k members open no secret."""
+    """Returns the number T of members that open a sum.
+
+    Any two sets of T members share an honest member, and `corrupt` members open no secret.
+    """
     return max((members + corrupt) // 2 + 1, corrupt + 2)
 
 
 def drawn(round: int, exchange: int, clients: tuple[int, ...], members: int) -> tuple[int, ...]:
-    """Returns the committee of an exchange: `members` of the `clients`, in order.
+    """Returns the committee of an exchange: as many of `clients` as `members` says, ascending.
 
     Hashes of round, exchange and client choose them, which distributes the work over clients. The
     guarantees hold for any choice.

@@ -73,7 +73,10 @@ class CommitteeSums(SecureProtocol):
         return max(super().least_cohort(limits), self.policy(limits.size).corrupt(0) + 2)
 
     def fewest(self, limits: Limits) -> int:
-        """Returns the fewest survivors: at least `threshold` * `least_cohort` and colluders + 2."""
+        """Returns the smallest number of survivors with which a sum is opened.
+
+        It is at least `threshold` * `least_cohort`, and at least the colluders plus two.
+        """
         least_cohort = self.least_cohort(limits)
         stay = math.ceil(self.threshold * least_cohort - _EXACT)
         return max(super().fewest(limits), stay, self.policy(limits.size).corrupt(0) + 2)
@@ -137,13 +140,19 @@ class CommitteeSums(SecureProtocol):
         )
 
     def download(self, clients: int, layers: int = 0) -> float:
-        """Returns the bytes that a client receives on average: roster; members: inbox, votes."""
+        """Returns the bytes that a client receives on average.
+
+        It receives a roster and, as a member of the committee, an inbox and votes.
+        """
         members, threshold = self._members(clients)
         inbox = clients * (8 + SEALED) + threshold * MemberVote.size + 2 * _FRAMES
         return 8.0 * clients + 2 * _FRAMES + 2 * KEY + members / clients * inbox
 
     def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
-        """Returns the bytes that a client sends on average: row, dealing; members: two messages."""
+        """Returns the bytes that a client sends on average.
+
+        It sends a row with a dealing and, as a member of the committee, two more messages.
+        """
         members, threshold = self._members(clients)
         corrections = clients * (members - threshold + 1) * LENGTH
         dealt = members * (SEALED + DIGEST) + corrections + clients * DIGEST

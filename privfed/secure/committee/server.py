@@ -39,7 +39,7 @@ _ORDER = (Contribution, Ballot, Disclosure)
 
 
 class CommitteeServer:
-    """Takes messages by `handle`, ends a step by `proceed`, and removes the masks by `total`.
+    """The server of one sum: `handle` takes messages, `proceed` ends a step, `total` opens the sum.
 
     `culprits` are clients that deviated: either their own signed messages prove this (`evidence`),
     or the number of members that complain exceeds the number that may be Byzantine.
@@ -65,7 +65,11 @@ class CommitteeServer:
         return tuple(culprit for _, culprit in sorted(self._culprits.items()))
 
     def handle(self, client: int, message: Message) -> None:
-        """Accepts the answer of `client`. Raises `BadMessage`, and then nothing has changed."""
+        """Accepts the answer of `client`.
+
+        Raises `BadMessage` for an invalid answer, which changes nothing, and `Aborted` after the
+        session has ended.
+        """
         self._require_alive()
         if not isinstance(message, _ORDER) or not isinstance(message, _ORDER[self._step]):
             raise BadMessage("wrong type", f"a {type(message).__name__} is not expected now")
@@ -89,7 +93,10 @@ class CommitteeServer:
         self._awaited.discard(client)
 
     def proceed(self) -> Mapping[int, FromServer]:
-        """Ends the step; returns the next messages. Raises `Aborted` if too few clients remain."""
+        """Ends the current step; returns the messages of the next one, by receiving client.
+
+        Raises `Aborted` if too few clients remain.
+        """
         self._require_alive()
         self._step += 1
         self._alive = False  # set again if the step succeeds
@@ -142,9 +149,9 @@ class CommitteeServer:
         return {member: Ballots(self._agreed, votes) for member in self._ballots}
 
     def _count_complaints(self) -> None:
-        """Records each client whose shares more members could not use than may be Byzantine.
+        """Records each client whose shares were unusable for too many members.
 
-        The number that may be Byzantine includes colluders of the server.
+        These are more members than may be Byzantine or collude with the server.
 
         Raises:
           Aborted: if too few members hold good shares of such a client.
@@ -163,13 +170,13 @@ class CommitteeServer:
             )
 
     def _good(self, member: int) -> set[int]:
-        """Returns the clients whose shares the member could read, and which fit the commitments."""
+        """Returns the clients whose shares the member could read and that fit the commitments."""
         place = self._place(member)
         pairs = zip(self._survivors, self._ballots[member].roots, strict=True)
         return {who for who, root in pairs if root == self._root(who, place)}
 
     def _place(self, member: int) -> int:
-        """Returns the number of a member in the committee, from 1."""
+        """Returns a member's place in the committee, from 1."""
         return 1 + self._members.index(member)
 
     def _root(self, client: int, place: int) -> bytes:

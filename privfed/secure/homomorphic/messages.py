@@ -42,7 +42,7 @@ class _Signed(SignedMessage):
 
 @dataclass(frozen=True)
 class Opening(_Signed):
-    """Key holder to all: the sum's parameters, and the encryption key.
+    """Message of the key holder to all parties: the sum's parameters, and the encryption key.
 
     Its hash is the session's context; 32 fresh random bytes in `nonce` make it unique. `agreed` is
     the hash of the parties' configuration (`privfed.secure.agreement`).
@@ -61,7 +61,7 @@ class Opening(_Signed):
     author: ClassVar[str] = "the key holder"
 
     def encode(self) -> bytes:
-        """Returns the byte form."""
+        """Returns the byte form of this message."""
         return b"".join((_start(self.kind), *self.covered(), self.signature))
 
     def covered(self) -> tuple[bytes, ...]:
@@ -94,7 +94,7 @@ class _Encrypted(_Signed):
     blocks: tuple[bytes, ...]
 
     def encode(self) -> bytes:
-        """Returns the byte form."""
+        """Returns the byte form of this message."""
         head = _start(self.kind) + self._head() + self.signature
         return head + b"".join(map(sized, self.blocks))
 
@@ -130,7 +130,7 @@ class _Encrypted(_Signed):
 
 @dataclass(frozen=True)
 class Row(_Encrypted):
-    """Client to server: an encrypted row. `number` identifies the sender."""
+    """Message of a client to the server: an encrypted row. `number` is the client's number."""
 
     kind: ClassVar[int] = 2
     author: ClassVar[str] = "its client"
@@ -138,7 +138,7 @@ class Row(_Encrypted):
 
 @dataclass(frozen=True)
 class Total(_Encrypted):
-    """Server to key holder: the encrypted sum. `number` is the number of rows."""
+    """Message of the server to the key holder: the encrypted sum of `number` rows."""
 
     kind: ClassVar[int] = 3
     author: ClassVar[str] = "the server"

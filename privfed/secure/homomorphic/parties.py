@@ -67,7 +67,9 @@ def read_public(data: bytes, scheme: Scheme) -> Any:
 
 
 def check_parameters(key: Any, scheme: Scheme) -> None:
-    """Raises `BadMessage` unless N, q and t of `key` are those for which `scheme` has a proof.
+    """Raises `BadMessage` unless `key` has the parameters for which `scheme` has a proof.
+
+    These are the ring degree N, the moduli and the plain modulus t.
 
     TenSEAL does not expose the moduli, but SEAL hashes all of them with the scheme and N: BLAKE2b
     over words of 64 bits. This hash must equal that of the scheme's constants.
@@ -129,7 +131,7 @@ class Terms:
 
     @property
     def least(self) -> int:
-        """The smallest number of rows of a total."""
+        """The smallest number of rows in a total that the key holder opens."""
         return max(self.limits.minimum, FEWEST)
 
     def accept(self, message: bytes) -> tuple[Opening, Any]:
@@ -159,8 +161,8 @@ class Terms:
 class KeyHolder:
     """Creates a session's keys and opens the total; only the key holder has the secret key.
 
-    `identity` is the key holder's long-term key. The key holder opens the total that the server
-    signed. It cannot verify that the total contains all rows that the server received.
+    `identity` is the key holder's long-term signing key. The key holder decrypts the total that the
+    server signed. It cannot verify that the total contains all rows that the server received.
     """
 
     def __init__(self, terms: Terms, identity: Ed25519PrivateKey) -> None:
@@ -260,7 +262,10 @@ class SummingServer:
         self._hashes: set[bytes] = set()
 
     def add(self, message: bytes) -> None:
-        """Adds one client's row. Raises `BadMessage`, and then the sum is unchanged."""
+        """Adds one client's encrypted row.
+
+        Raises `BadMessage` for an invalid message, which leaves the sum unchanged.
+        """
         row = self._signed(message)
         terms = self._terms
         if row.number in self._senders:
@@ -304,7 +309,10 @@ class SummingServer:
         return hashes
 
     def total(self) -> bytes:
-        """Returns the message to the key holder with the sum; raises `Aborted` for too few rows."""
+        """Returns the message to the key holder with the encrypted sum.
+
+        Raises `Aborted` if there are fewer rows than a sum requires.
+        """
         if len(self._senders) < self._terms.least:
             raise Aborted("fewer clients sent a row than a sum requires")
         blocks = tuple(bytes(block.serialize()) for block in self._sum)

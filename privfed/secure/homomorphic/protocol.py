@@ -94,7 +94,7 @@ class EncryptedChannel:
 
 
 class _Homomorphic(SecureProtocol):
-    """Base of sums under either scheme."""
+    """Base class of the protocols: homomorphic sums under BFV or CKKS."""
 
     opener: ClassVar[str] = "the key holder"
 
@@ -140,7 +140,7 @@ class _Homomorphic(SecureProtocol):
         )
 
     def refuse_codec(self, codec: Codec, limits: Limits) -> None:
-        """Refuses a codec whose sums may reach the scheme's `room`: larger sums would be wrong."""
+        """Raises `Refused` if sums may reach the scheme's `room`, beyond which they are wrong."""
         if limits.most_rows * codec.largest >= self.scheme.room:
             raise Refused(
                 f"sums of {limits.most_rows} rows with numbers up to {codec.largest} exceed "
@@ -182,7 +182,7 @@ class Bfv(_Homomorphic):
 
     @property
     def scheme(self) -> Scheme:
-        """Exact sums of integers."""
+        """The BFV scheme, for exact sums of integers of `bits` bits."""
         return BfvScheme(self.bits)
 
     @property
@@ -196,11 +196,18 @@ class Bfv(_Homomorphic):
         return limits.size / self.fewest(limits)
 
     def colluders_tolerated(self, limits: Limits) -> float:
-        """Returns 1.0 (all clients) or the number of sites: colluding clients see no other row."""
+        """Returns 1.0, all clients, or with sites their number.
+
+        Colluding clients receive no other client's row, encrypted or not, and the key holder only
+        the sum.
+        """
         return float(limits.sites) or 1.0
 
     def colluding(self, limits: Limits) -> float:
-        """Returns the fraction of noise that the key holder knows: one share, or all colluders'."""
+        """Returns the largest fraction of counted noise that the key holder knows.
+
+        It knows max(1, floor(`colluders` * `size`)) shares, its own included, of at least `fewest`.
+        """
         return max(1, math.floor(self.colluders * limits.size + 1e-9)) / self.fewest(limits)
 
 
@@ -224,5 +231,5 @@ class Ckks(_Homomorphic):
 
     @property
     def scheme(self) -> Scheme:
-        """Sums of real numbers, rounded by the key holder."""
+        """The CKKS scheme, whose decrypted sums the key holder rounds to integers."""
         return CkksScheme(self.bits)

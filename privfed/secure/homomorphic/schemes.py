@@ -61,7 +61,10 @@ PUBLIC_KEY = 123_550
 
 @dataclass(frozen=True)
 class Parameters:
-    """The degree N, the primes of q and of the special modulus, and the plain modulus t."""
+    """Parameters of a scheme: the ring's `degree` N, the primes `moduli`, the plain modulus t.
+
+    The `moduli` are q, of ciphertexts, and the special prime p; `plain` is 0 without a t.
+    """
 
     degree: int
     moduli: tuple[int, ...]
@@ -141,7 +144,10 @@ class Scheme(ABC):
 
     @abstractmethod
     def decrypt(self, ciphertext: Any) -> Integers:
-        """Returns the integers of one block. CKKS raises `Aborted` for other decrypted numbers."""
+        """Returns the integers of one block.
+
+        CKKS raises `Aborted` if a decrypted number is more than 1/4 from the nearest integer.
+        """
 
     @property
     @abstractmethod
@@ -161,7 +167,7 @@ class Scheme(ABC):
         return [min(self.slots, length - start) for start in range(0, length, self.slots)]
 
     def read(self, key: Any, data: bytes, size: int) -> Any:
-        """Parses one ciphertext of `size` numbers from TenSEAL's own bytes.
+        """Parses one ciphertext of `size` numbers from TenSEAL's serialised form.
 
         Raises `BadMessage` if it is malformed, or of another size or form. The size is checked
         because TenSEAL takes it from the sender and would read beyond the slots.
@@ -208,7 +214,7 @@ class Scheme(ABC):
 
 @dataclass(frozen=True)
 class BfvScheme(Scheme):
-    """Exact: integers modulo the prime t, the first beyond 2^32 that is 1 modulo 2 N."""
+    """BFV, exact: integers modulo the prime t, the first above 2^32 that is 1 modulo 8192."""
 
     name: ClassVar[str] = "bfv"
     code: ClassVar[int] = 1
@@ -243,7 +249,7 @@ class BfvScheme(Scheme):
 
 @dataclass(frozen=True)
 class CkksScheme(Scheme):
-    """Approximate, and exact once rounded: real numbers times the scale 2^(53 - bits)."""
+    """CKKS: approximate sums of numbers times 2^(53 - bits), which rounding makes exact."""
 
     name: ClassVar[str] = "ckks"
     code: ClassVar[int] = 2

@@ -28,13 +28,14 @@ def masked_operations(graph: Graph, codec: Codec, layers: int) -> Operations:
 
     *A client* with k neighbours agrees with each on a key for shares and on one for masks. It
     derives one key for each direction of a channel, for each mask and for its self-mask. It shares
-    2 + `layers` secrets; each share costs t products, and k + 1 holders are counted (on incomplete
-    graphs there are k). It expands k + 1 masks, a base and `layers` of noise. It signs
-    five messages, and on a random graph also an attestation. *The server* tests both keys of each
-    client, checks the signatures, reconstructs the client's seed from t shares (with layers, two
-    secrets), and removes the client's mask and layers. The 2 t (t - 1) products for the Lagrange
-    weights of a reconstruction are computed once on the complete graph, otherwise for each client.
-    In one process clients check no other signatures, and each pair computes its agreement once.
+    2 + `layers` secrets; each share costs t products, for a threshold t, and k + 1 holders are
+    counted (on incomplete graphs there are k). It expands k + 1 masks, a base and `layers` layers
+    of noise. It signs five messages, and on a random graph also an attestation. *The server* tests
+    both keys of each client, checks the signatures, reconstructs the client's seed from t shares
+    (with layers, two secrets), and removes the client's mask and layers. The 2 t (t - 1) products
+    for the Lagrange weights of a reconstruction are computed once on the complete graph, otherwise
+    for each client. In one process clients check no other signatures, and each pair computes its
+    agreement once.
     """
     n, k, t = graph.clients, graph.degree, graph.threshold
     secrets, opened = 2 + layers, 2 if layers else 1

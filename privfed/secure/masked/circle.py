@@ -19,22 +19,22 @@ from numpy.typing import NDArray
 from privfed.secure.summation import Aborted
 
 SECURE = 40
-"""Bits of the failure probability of connectivity and secrecy (sigma of Bell et al.)."""
+"""-log2 of the failure probability of connectivity and secrecy (sigma of Bell et al.)."""
 _CORRECT = 20
-"""Bits of the probability that too few neighbours survive (eta of Bell et al.)."""
+"""-log2 of the probability that too few neighbours survive (eta of Bell et al.)."""
 
 
 class CircleShape(NamedTuple):
-    """The number of neighbours of each client, and the number of neighbours that must survive."""
+    """The number of neighbours of each client, and how many of these have to survive."""
 
     degree: int
     threshold: int
 
 
 def sparsest_circle(clients: int, corrupt: int, lost: int, degree: int = 0) -> CircleShape | None:
-    """Returns the fewest neighbours with this module's guarantees, and their threshold.
+    """Returns the smallest number of neighbours with this module's guarantees, and the threshold.
 
-    Returns None if only the complete graph has the guarantees.
+    Returns None for the complete graph: if no other has the guarantees, or `degree` requests it.
 
     Args:
       clients: clients of the roster.

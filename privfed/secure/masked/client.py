@@ -35,7 +35,7 @@ from privfed.secure.primitives import Expander, KeyPair, random_key, seal, unsea
 
 
 class MaskingClient(ClientMemory):
-    """Answers invitation, roster, inbox, survivors and votes, in this order.
+    """A client in one sum: answers `Invitation`, `Roster`, `Inbox`, `Survivors`, `Votes` in order.
 
     The client does not unmask a sum of fewer survivors than `limits` allow; neighbours whose shares
     it could not open do not count. It refuses a server with another configuration. It raises
@@ -234,7 +234,10 @@ class MaskingClient(ClientMemory):
             )
 
     def _masked_row(self) -> Bytes:
-        """Returns y_u = x_u + PRG(b_u) + sum_{v < u} PRG(s_uv) - sum_{v > u} PRG(s_uv), packed."""
+        """Returns y_u = x_u + PRG(b_u) + sum_{v < u} PRG(s_uv) - sum_{v > u} PRG(s_uv), packed.
+
+        x_u is this client's row with its noise, b_u its self-mask's seed, s_uv its secret with v.
+        """
         masks = Expander(self._expected.codec.length, self._expected.codec.bits)
         total = masks.zeros()
         total += self._row().astype(masks.word)
@@ -283,9 +286,10 @@ class MaskingClient(ClientMemory):
                 raise BadMessage("not attested", "a neighbour did not mask with this client")
 
     def _unmask(self, votes: Votes) -> Unmask:
-        """Returns one share per client whose shares it holds: of seed or mask key, never of both.
+        """Returns a share of each client's seed, if that client survived, or of its mask key.
 
-        Shares of layers of noise are added. Raises `BadMessage` if the votes do not suffice.
+        These are the clients whose shares this client holds. Shares of layers of noise are added.
+        Raises `BadMessage` if the votes do not suffice.
         """
         voters = [vote.sender for vote in votes.votes]
         if len(set(voters)) != len(voters) or not set(voters) <= self._voters:

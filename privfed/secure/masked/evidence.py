@@ -48,8 +48,9 @@ def gives_its_secret(
 ) -> bool:
     """Whether `secret` is the secret number `which` of the signer of `dealing`.
 
-    The seed, and seeds of layers, are compared with the commitments in `dealing`; a private mask
-    key with the signer's public `mask_key`.
+    `which` is `SEED`, `MASK_KEY`, or `LAYERS` and above. The seed, and seeds of layers, are
+    compared with the commitments in `dealing`; a private mask key with the signer's public
+    `mask_key`.
     """
     if which == SEED:
         return commit(agreed, secret) == dealing.commitment
@@ -223,7 +224,10 @@ class Blame:
             )
 
     def count(self, complaints: Iterable[tuple[int, ...]]) -> None:
-        """Adds clients in more than `corrupt` of the `complaints`, each a tuple by one holder."""
+        """Adds each client about which more than `corrupt` holders complain.
+
+        Each of `complaints` contains the clients about which one holder complains.
+        """
         session = (self.invitation.round, self.invitation.exchange)
         for client, count in Counter(who for each in complaints for who in each).items():
             if count > self.corrupt:

@@ -28,7 +28,7 @@ from privfed.secure.summation import Session
 
 @dataclass(frozen=True)
 class Graph:
-    """The neighbours and thresholds of a sum.
+    """The graph of clients that share masks, and the thresholds of a sum.
 
     Attributes:
       clients: number of clients of the roster.
@@ -107,7 +107,8 @@ class Graph:
 class RandomGraph(Graph):
     """A graph of independent edges, which the roster's hash determines; `degree` is the average.
 
-    Up to `isolated` voters are in no sum, so `survivors` is the guaranteed number plus `isolated`.
+    Up to `isolated` voters are in no sum, so `survivors` is at least the guaranteed number of
+    clients in a sum plus `isolated`.
     """
 
     isolated: int = 0
@@ -140,7 +141,11 @@ class RandomGraph(Graph):
 def recoverable(
     graph: Graph, near: Mapping[int, tuple[int, ...]], owners: set[int], left: set[int]
 ) -> bool:
-    """Whether enough clients are `left`, in total and among the holders of each owner's shares."""
+    """Whether the clients in `left` suffice to reconstruct the secrets of all `owners`.
+
+    Enough must be left in total and, unless the graph is complete, among each owner's neighbours
+    `near`, which hold shares of its secrets.
+    """
     if len(left) < max(graph.survivors, graph.threshold):
         return False
     if graph.complete:

@@ -59,7 +59,7 @@ class ClientNoise:
     keys: Keys
 
     def seeds(self, clients: int) -> tuple[bytes, ...]:
-        """Returns the seeds of all layers for `clients` parties; each is a hash of the last one."""
+        """Returns all layers' seeds for `clients` parties; each is a hash of the one before."""
         seeds = []
         seed = self._seed(b"layers")
         for _ in range(self.layers.count(clients)):

@@ -134,8 +134,8 @@ class Policy:
 
         The number t is at least the configured one, and at least two more than may collude: a
         client holds one of its own shares, and at least one other honest client must help. If the
-        configured fractions imply 2 t > n + k, t is large enough that this inequality also holds
-        for integer counts, for any admitted cohort.
+        configured fractions imply 2 t > n + k, for n clients of whom k may collude, t is large
+        enough that this inequality also holds for integer counts, for any admitted cohort.
         """
         corrupt = self.corrupt(clients)
         least = max(clients - self.lost(clients), corrupt + 2)

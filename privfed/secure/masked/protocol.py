@@ -106,7 +106,10 @@ class MaskedSums(SecureProtocol):
         return whole_sites(self.colluders, sites)
 
     def least_sites(self, sites: int) -> int:
-        """Returns the fewest surviving `sites`: `threshold` * `sites`, or more for secrecy."""
+        """Returns the smallest number of surviving `sites` with which a sum is opened.
+
+        It is `threshold` * `sites`, rounded up, or more if secrecy against colluders requires it.
+        """
         least = least_threshold(sites, self.colluding_sites(sites), self.threat)
         return max(least, math.ceil(self.threshold * sites - 1e-9), FEWEST)
 
@@ -114,14 +117,21 @@ class MaskedSums(SecureProtocol):
         return max(super().least_cohort(limits), self.within(limits).smallest)
 
     def least_admitted(self, limits: Limits) -> int:
-        """Returns the `least_cohort` if `admitted` is set; otherwise at least colluders + 2."""
+        """Returns the smallest value that a plan may choose for `Limits.admitted`.
+
+        It is `least_cohort` if the key `admitted` is set. Otherwise it is at least two more than
+        the clients that may collude.
+        """
         return self.least_cohort(limits) if self.admitted else self._needed(limits)
 
     def _needed(self, limits: Limits) -> int:
         return max(super().least_cohort(limits), self.policy(limits.size).corrupt(0) + 2)
 
     def fewest(self, limits: Limits) -> int:
-        """Returns the fewest survivors: `minimum` sites, or at least threshold * least_cohort."""
+        """Returns the smallest number of survivors of a completed sum, over all cohorts.
+
+        It is `minimum` for sites, and for clients at least `threshold` * `least_cohort`.
+        """
         if limits.sites:
             return limits.minimum
         stay = math.ceil(self.threshold * self.least_cohort(limits) - 1e-9)
@@ -150,6 +160,7 @@ class MaskedSums(SecureProtocol):
         If n clients share keys on the complete graph, t shares open a secret, and the secret's
         owner holds one. So t - 2 colluders open none. Against a malicious server, 2 t > n + k is
         needed, too. If some graphs may be incomplete, the result is the configured `colluders`.
+        With sites, the result is a number of sites, otherwise a fraction of a cohort.
         """
         if limits.sites:
             shares = self.least_sites(limits.sites)

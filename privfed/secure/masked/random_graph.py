@@ -41,9 +41,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import ArrayLike, NDArray
 
 _SECURE = 120
-"""Bits of the probability that a graph violates its guarantees."""
+"""-log2 of the probability that a graph violates its guarantees."""
 _CORRECT = 20
-"""Bits of the probability that some client keeps too few neighbours to remove its masks."""
+"""-log2 of the probability that some client keeps too few neighbours to remove its masks."""
 _PARTS = 2
 """Additional bits for each of the three events, so that their union has `_SECURE` bits."""
 
@@ -135,14 +135,19 @@ def log_at_least(trials: ArrayLike, p: ArrayLike, count: ArrayLike) -> Numbers:
 
 
 def log_surrounded(clients: int, corrupt: int, p: float, threshold: int) -> float:
-    """Upper bound on log P[an honest client has `threshold` colluding neighbours]."""
+    """Upper bound on log P[an honest client has `threshold` colluding neighbours].
+
+    Each edge exists with probability `p`.
+    """
     return math.log(clients - corrupt) + float(log_at_least(corrupt, p, threshold))
 
 
 def log_split(clients: int, corrupt: int, votes: int, p: float, threshold: int) -> Numbers:
     """Upper bounds `[h // 2]`, for a = 1, 2, ..., on log P[some a clients of V are closed].
 
-    V has at least `votes - corrupt` of the h = `clients - corrupt` honest clients (term 2 above).
+    V, the honest voters, has at least `votes - corrupt` of the h = `clients - corrupt` honest
+    clients. A set is closed if each client in it has `threshold` neighbours that are in the set or
+    collude, and none in the rest of V (term 2 of the module's docstring).
     """
     honest = clients - corrupt
     a = np.arange(1, honest // 2 + 1, dtype=float)
@@ -153,8 +158,9 @@ def log_split(clients: int, corrupt: int, votes: int, p: float, threshold: int) 
 def log_isolated(clients: int, corrupt: int, votes: int, p: float) -> Numbers:
     """Upper bounds `[h // 2]`, for w = 1, 2, ..., on log P[some w clients of V are isolated].
 
-    Isolated clients have no edge to the rest of V. V has at least `votes - corrupt` of the
-    h = `clients - corrupt` honest clients. Each edge exists with probability `p` (term 3 above).
+    Isolated clients have no edge to the rest of V. V, the honest voters, has at least
+    `votes - corrupt` of the h = `clients - corrupt` honest clients. Each edge exists with
+    probability `p` (term 3 of the module's docstring).
     """
     honest = clients - corrupt
     w = np.arange(1, honest // 2 + 1, dtype=float)
@@ -163,8 +169,9 @@ def log_isolated(clients: int, corrupt: int, votes: int, p: float) -> Numbers:
 
 
 def _log_closed(a: Numbers, corrupt: int, p: float, threshold: int) -> Numbers:
-    """Bounds `[h // 2]` on log P[a clients have a t neighbours among themselves and colluders].
+    """Bounds `[h // 2]` on log P[a clients have a t edges' ends to themselves and to colluders].
 
+    t is `threshold`, and each edge exists with probability `p`.
     Chernoff's inequality gives a bound for any s >= 0. s starts at the optimum for Poisson
     variables and is refined by a few Newton steps.
     """

@@ -38,7 +38,7 @@ _ORDER = (Advertise, Shares, Masked, Vote, Unmask)
 
 
 class MaskingServer:
-    """Takes each client's message by `handle`, and ends a step by `proceed`.
+    """The server of one sum: `handle` takes a client's message, and `proceed` ends a step.
 
     In each step it accepts at most one message of each client. After the last step `total` removes
     the masks.
@@ -83,7 +83,11 @@ class MaskingServer:
         self._unmasks: dict[int, Unmask] = {}
 
     def handle(self, client: int, message: Message) -> None:
-        """Accepts the answer of `client`. Raises `BadMessage`, and then nothing has changed."""
+        """Accepts the answer of `client`.
+
+        Raises `BadMessage` for an invalid answer, which changes nothing, and `Aborted` after the
+        session has ended.
+        """
         self._require_alive()
         if not isinstance(message, _ORDER):
             raise BadMessage("wrong type", f"a {type(message).__name__} from a client")
@@ -117,7 +121,10 @@ class MaskingServer:
         self._awaited.discard(message.sender)
 
     def proceed(self) -> Mapping[int, FromServer]:
-        """Ends the step; returns the next messages. Raises `Aborted` if too few clients remain."""
+        """Ends the current step; returns the messages of the next one, by receiving client.
+
+        Raises `Aborted` if too few clients remain.
+        """
         self._require_alive()
         self._step += 1
         step = (self._roster, self._inboxes, self._survivors, self._consistency)[self._step - 1]

@@ -94,15 +94,15 @@ Polynomial = list[int]
 
 
 def corrected(shares: Mapping[int, int], threshold: int) -> bytes | None:
-    """Reconstructs a secret if at most (len - threshold) // 2 of its `shares` are wrong.
+    """Reconstructs a secret if at most half of its `shares` in excess of `threshold` are wrong.
 
-    Source: Gao 2003, "A new algorithm for decoding Reed-Solomon codes", algorithm 1. The
-    `factor` is zero at the places of wrong shares, and its degree is at most half the number of
-    shares in excess of `threshold`.
+    Source: Gao 2003, "A new algorithm for decoding Reed-Solomon codes", algorithm 1. The error
+    locator (`factor` below) is zero at the places of wrong shares, and its degree is at most half
+    the number of shares in excess of `threshold`.
 
     Returns:
-      The secret; None if there are fewer than `threshold` shares, or every polynomial of a lower
-      degree with a 32-byte secret differs from more shares.
+      The secret; None if there are fewer than `threshold` shares, or if every polynomial of degree
+      below `threshold` with a 32-byte secret differs from more shares.
     """
     places = tuple(sorted(shares))
     if len(places) < threshold:
@@ -137,7 +137,10 @@ def _interpolated(shares: Mapping[int, int], places: tuple[int, ...]) -> Polynom
 
 
 def _halved(first: Polynomial, second: Polynomial, twice: int) -> tuple[Polynomial, Polynomial]:
-    """Returns Euclid's first remainder of degree below `twice` / 2, and its factor of `second`."""
+    """Returns the first remainder of degree below `twice` / 2 in Euclid's algorithm.
+
+    Also returns the factor f for which the remainder is f `second` plus a multiple of `first`.
+    """
     before: Polynomial = []
     factor = [1]
     while second and 2 * (len(second) - 1) >= twice:
@@ -155,7 +158,6 @@ def _at(polynomial: Polynomial, place: int) -> int:
 
 
 def _sum(first: Polynomial, second: Polynomial, sign: int = 1) -> Polynomial:
-    """Returns `first` plus `sign` times `second`."""
     length = max(len(first), len(second))
     padded = (each + [0] * (length - len(each)) for each in (first, second))
     return _trimmed([(a + sign * b) % PRIME for a, b in zip(*padded, strict=True)])

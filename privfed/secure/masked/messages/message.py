@@ -88,7 +88,7 @@ def read_framed(kind: type[M], context: bytes, data: Reader) -> M:
 
 @dataclass(frozen=True)
 class ClientMessage(WireMessage, SignedMessage):
-    """A message whose sender signs its whole content and the session."""
+    """A message of a client, which signs all of its content and the session's context."""
 
     context: bytes
     sender: int
@@ -96,7 +96,7 @@ class ClientMessage(WireMessage, SignedMessage):
 
     @abstractmethod
     def content(self) -> Bytes:
-        """Returns the bytes after the sender."""
+        """Returns the bytes that follow the sender's number."""
 
     def parts(self) -> tuple[Bytes, ...]:
         """Returns the content as consecutive byte strings, which need not be joined."""

@@ -58,7 +58,10 @@ _ADVERTISED = struct.Struct(f"<Q{KEY}s{KEY}s{KEY}s{SIGNATURE}s")
 
 @dataclass(frozen=True)
 class Invitation(WireMessage):
-    """Server to all: describes the sum. Its hash is the session's context."""
+    """Message of the server to all clients: describes the sum; its hash is the session's context.
+
+    `session` is a random number `[32]` of the server; `agreement` is the hash of the configuration.
+    """
 
     session: bytes
     round: int
@@ -91,7 +94,10 @@ class Invitation(WireMessage):
 
 @dataclass(frozen=True)
 class Advertise(ClientMessage):
-    """Client to server, forwarded to neighbours: a nonce, and public keys of channels and masks."""
+    """Message of a client to the server: a nonce, and public keys for channels and for masks.
+
+    The server forwards it to the client's neighbours.
+    """
 
     nonce: bytes
     channel: bytes
@@ -122,10 +128,10 @@ class Advertise(ClientMessage):
 
 @dataclass(frozen=True)
 class Roster(WireMessage):
-    """Server to one client: all participants, the graph's parameters, and this client's
-    neighbours' keys.
+    """Message of the server to one client: all participants, and the keys of its neighbours.
 
-    `nonces` holds one nonce for each of the `clients`, in the same order.
+    `nonces` holds one nonce for each of the `clients`, in the same order. `degree`, `threshold` and
+    `seed` determine the graph; `keys` holds the neighbours' messages.
     """
 
     context: bytes

@@ -53,10 +53,10 @@ class Dealing(ClientMessage):
 
 @dataclass(frozen=True)
 class Shares(ClientMessage):
-    """Client to server: encrypted shares of its secrets for each neighbour, and the shares' hashes.
+    """Message of a client to the server: encrypted shares of its secrets, and the shares' hashes.
 
-    `hashes` has an entry for each holder, including the client itself on the complete graph. The
-    client signs its `Dealing`.
+    `sealed` has a text for each neighbour. `hashes` has an entry for each holder, including the
+    client itself on the complete graph. The client signs its `Dealing`.
     """
 
     commitment: bytes
@@ -67,7 +67,7 @@ class Shares(ClientMessage):
 
     @property
     def dealing(self) -> Dealing:
-        """The signed part."""
+        """The part of the message that the client signs."""
         commitments = self.commitment, self.layer_commitment
         texts = hashlib.sha256(_packed(self.sealed)).digest()
         return Dealing(
@@ -92,7 +92,7 @@ class Shares(ClientMessage):
 
 @dataclass(frozen=True)
 class Inbox(WireMessage):
-    """Server to one client: sealed shares from the client's neighbours, and the shares' hashes."""
+    """Message of the server to one client: its neighbours' sealed shares, and their hashes."""
 
     context: bytes
     sealed: SealedShares
@@ -118,8 +118,9 @@ def _unpacked(data: Reader) -> SealedShares:
 
 @dataclass(frozen=True)
 class Masked(ClientMessage):
-    """Client to server: its masked row, packed, and the neighbours whose shares were unusable.
+    """Message of a client to the server: its masked row, and the senders of unusable shares.
 
+    `words` is the packed row, and `complaints` are the neighbours whose shares were unusable.
     Unusable shares could not be opened, or their hashes are not those that the neighbour signed. On
     a random graph the client attests which clients it masked with.
     """

@@ -18,7 +18,9 @@ collision (2^64 trials), but would be identified whichever value is revealed.
 _WHICH = 9
 """Bytes of the number of a secret: a message may name any layer number of eight bytes."""
 ShareHashes = tuple[tuple[int, bytes], ...]
-"""By holder, the concatenated hashes of one dealer's shares; or by dealer, of one holder's."""
+"""Pairs of a holder and the concatenated hashes of its shares from one dealer; or, for one holder,
+pairs of a dealer and these hashes.
+"""
 
 
 def sealed_size(layers: int) -> int:
@@ -54,15 +56,16 @@ def values_of(text: bytes) -> tuple[int, ...]:
 
 
 def between(agreed: bytes, sender: int, receiver: int) -> bytes:
-    """Returns the associated data of encrypted shares: the roster, the sender and the receiver."""
+    """Returns the associated data of encrypted shares: roster hash `agreed`, sender, receiver."""
     return agreed + NUMBER.pack(sender) + NUMBER.pack(receiver)
 
 
 def share_hash(agreed: bytes, dealer: int, holder: int, which: int, value: int) -> bytes:
     """Returns the hash `[16]` of `value`, the share of secret `which` from `dealer` for `holder`.
 
-    A share is uniform, even given fewer other shares than the threshold. If the hash is a random
-    function, the hash reveals nothing about a share to a party that cannot try 2^256 values.
+    The hash is bound to the roster of hash `agreed`. A share is uniform, even given fewer other
+    shares than the threshold. If the hash is a random function, the hash reveals nothing about a
+    share to a party that cannot try 2^256 values.
     """
     way = between(agreed, dealer, holder)
     text = (
@@ -72,7 +75,10 @@ def share_hash(agreed: bytes, dealer: int, holder: int, which: int, value: int) 
 
 
 def share_hashes(agreed: bytes, dealer: int, holder: int, shares: tuple[int, ...]) -> bytes:
-    """Returns the hashes of `shares` that `dealer` dealt to `holder` under roster `agreed`."""
+    """Returns the concatenated hashes of `shares`, which `dealer` dealt to `holder`.
+
+    `agreed` is the hash of the roster.
+    """
     return b"".join(
         share_hash(agreed, dealer, holder, which, value) for which, value in enumerate(shares)
     )
@@ -84,7 +90,10 @@ def hash_of(hashes: bytes, which: int) -> bytes:
 
 
 def acknowledged(agreed: bytes, holder: int, hashes: ShareHashes) -> bytes:
-    """Returns the hash `[32]` of `hashes`: by dealer, those of the shares sent to `holder`."""
+    """Returns the hash `[32]` by which `holder` acknowledges the shares that it received.
+
+    `hashes` pairs each dealer with the hashes of its shares for `holder`.
+    """
     texts = b"".join(NUMBER.pack(dealer) + sized(each) for dealer, each in hashes)
     text = b"privfed acknowledged" + agreed + NUMBER.pack(holder) + texts
     return hashlib.sha256(text).digest()
@@ -103,20 +112,26 @@ def agreed_secret(pair: KeyPair, public: bytes) -> bytes:
 
 
 def commit(agreed: bytes, secret: bytes) -> bytes:
-    """Returns a commitment: a hash that identifies a random secret and reveals nothing about it."""
+    """Returns a commitment `[32]` to a random `secret` under the roster of hash `agreed`.
+
+    The hash identifies the secret and reveals nothing about it.
+    """
     return hashlib.sha256(b"privfed commitment" + agreed + secret).digest()
 
 
 def self_key(agreed: bytes, seed: bytes | bytearray) -> bytes:
-    """Returns the key of a client's self-mask under the agreed roster."""
+    """Returns the key of a client's self-mask, from its `seed` and the roster hash `agreed`."""
     return derive(seed, agreed, b"self")
 
 
 def channel_key(agreed: bytes, secret: bytes, sender: int, receiver: int) -> bytes:
-    """Returns the key that seals shares; each direction has its own, so no nonce is used twice."""
+    """Returns the key that encrypts shares from `sender` to `receiver`, for roster hash `agreed`.
+
+    Each direction has its own key, so no nonce is used twice. `secret` is shared by the two.
+    """
     return derive(secret, agreed, between(b"channel", sender, receiver))
 
 
 def pair_key(agreed: bytes, secret: bytes, client: int, other: int) -> bytes:
-    """Returns the key of the mask of two clients; it is the same for both."""
+    """Returns the key of the mask of two clients, from their shared `secret`; the same for both."""
     return derive(secret, agreed, between(b"pair", min(client, other), max(client, other)))

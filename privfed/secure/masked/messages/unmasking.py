@@ -26,9 +26,10 @@ OpenLayers = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True)
 class Survivors(WireMessage):
-    """Server to all senders: the clients whose rows are in the sum, in order.
+    """Message of the server to all clients that sent a row: the clients with rows in the sum.
 
-    On a random graph each client also receives the attestations of its own surviving neighbours.
+    `clients` are in order. On a random graph each client also receives the attestations of its own
+    surviving neighbours.
     """
 
     context: bytes
@@ -54,7 +55,10 @@ class Survivors(WireMessage):
 
 @dataclass(frozen=True)
 class Vote(WireMessage):
-    """Client to server: its signature on the survivors; an honest client signs only one set."""
+    """Message of a client to the server: its signature on the survivors.
+
+    An honest client signs only one set of survivors.
+    """
 
     context: bytes
     sender: int
@@ -63,7 +67,7 @@ class Vote(WireMessage):
     size: ClassVar[int] = _VOTE.size
 
     def cast_by(self, public: bytes, text: bytes) -> bool:
-        """Whether the holder of `public` signed `text`, which is `Survivors.vote_text`."""
+        """Whether the holder of `public` signed `text`, the result of `Survivors.vote_text`."""
         return verified(public, self.signature, text)
 
     def body(self) -> bytes:
@@ -76,7 +80,7 @@ class Vote(WireMessage):
 
 @dataclass(frozen=True)
 class Votes(WireMessage):
-    """Server to one client: the votes that count for this client, all on the same survivors.
+    """Message of the server to one client: the votes that count for it, all on the same survivors.
 
     `gone` is the server's count of dropouts from the roster, for the removal of layers of noise.
     """
@@ -97,12 +101,13 @@ class Votes(WireMessage):
 
 @dataclass(frozen=True)
 class Unmask(ClientMessage):
-    """Client to server: one share per neighbour: of a survivor's seed or a dropout's mask key.
+    """Message of a client to the server: the shares that remove masks.
 
-    `layers` contains, for each survivor, the number (from 1) of the first layer that is to be
-    removed at the larger of the server's and this client's counts of dropouts, and a share of its
-    seed. `acknowledged` is a hash of the hashes of the shares that the client received; revealed
-    shares must have these hashes.
+    For each client whose shares it holds, it reveals one: of a survivor's seed (`seeds`) or of a
+    dropout's mask key (`keys`). `layers` contains, for each survivor, the number (from 1) of the
+    first layer that is to be removed at the larger of the server's and this client's counts of
+    dropouts, and a share of that layer's seed. `acknowledged` is a hash of the hashes of the shares
+    that the client received; revealed shares must have these hashes.
     """
 
     seeds: OpenShares
