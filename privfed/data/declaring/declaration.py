@@ -153,7 +153,7 @@ class Declaration:
         }
 
     def tables(self) -> dict[str, list[tuple[str, Any]]]:
-        """Returns the subsections of [data], each a list of columns with their declarations."""
+        """Returns name of a subsection of [data] -> pairs (key of a column, its declaration)."""
         tables: dict[str, list[tuple[str, Any]]] = {}
         for name, column in self.kinds.items():
             key = self.key(name)
@@ -171,14 +171,16 @@ class Declaration:
         return {name: tables[name] for name in order if name in tables}
 
     def key(self, name: str) -> str:
-        """Returns the key of column `name`: for numbers, escaped, unless a column is so named."""
+        """Returns the key of column `name`: if numeric, a pattern, in which * and ? are escaped.
+
+        If a column has the pattern as its name, and for other columns, it is `name`.
+        """
         pattern = escape(name)
         alone = isinstance(self.kinds[name], NumericColumn) and pattern not in self._taken
         return pattern if alone else name
 
     @cached_property
     def _taken(self) -> frozenset[str]:
-        """The names of all columns."""
         site = {self.sites.column} if self.sites else set()
         return frozenset({*self.kinds, self.label, self.client, *site})
 
@@ -200,7 +202,10 @@ def _empty(column: ColumnKind) -> float | str | None:
 
 
 def run_file(sample: str, declared: Declaration) -> str:
-    """Returns the text of a run file: [data] with reasons, and placeholders to fill in."""
+    """Returns a run file: [data] with reasons as comments, and placeholders to fill in.
+
+    `sample` is the name of the sample, for the first comment.
+    """
     lines = [
         f"# Inferred from {_plain(sample)}, a public sample. Check every bound and value before",
         "# you train: private values beyond them are clipped, or count as no category.",
@@ -326,7 +331,6 @@ def _line(key: str, value: Any, why: str = "") -> str:
 
 
 def _key(key: str) -> str:
-    """Returns `key` in TOML syntax, quoted if necessary."""
     return tomli_w.dumps({key: 0}).rsplit(" = ", 1)[0]
 
 

@@ -18,7 +18,7 @@ from privfed.data.preprocessing import Preprocessing
 
 @dataclass(frozen=True)
 class ClassForm:
-    """Classes, either by their `names` or as the numbers 0 to `classes` - 1."""
+    """The declared classes of labels: their `names`, or the numbers 0 to `classes` - 1."""
 
     classes: int
     names: tuple[str, ...] = ()
