@@ -294,8 +294,8 @@ class Budget(Part):
 class Section:
     """A section of a run file: the class of its own keys, and its parts.
 
-    `field` is the attribute of `Config` with the section's own keys; empty if it has none. `parts`
-    maps the key that names a part to (kind, default name).
+    `field` is the attribute of `Config` with its own keys, or "". `parts` maps the key that names
+    a part to (kind of part, default name).
     """
 
     field: str

@@ -44,7 +44,10 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 def failed_layer(error: BaseException, module: nn.Module) -> str:
-    """Returns name and type of the innermost layer whose call raised `error`; "" without one."""
+    """Returns name and type of the innermost layer of `module` whose call raised `error`.
+
+    "" if no named layer was being called.
+    """
     names = {id(part): name for name, part in module.named_modules() if name}
     called = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]
     layers = [part for part in called if isinstance(part, nn.Module) and id(part) in names]

@@ -171,9 +171,9 @@ class Declaration:
         return {name: tables[name] for name in order if name in tables}
 
     def key(self, name: str) -> str:
-        """Returns the key of column `name`: if numeric, a pattern, in which * and ? are escaped.
+        """Returns the key of column `name`: a pattern (with escapes) if numeric, otherwise `name`.
 
-        If a column has the pattern as its name, and for other columns, it is `name`.
+        It is `name` also if another column has that pattern as its name.
         """
         pattern = escape(name)
         alone = isinstance(self.kinds[name], NumericColumn) and pattern not in self._taken
@@ -202,10 +202,7 @@ def _empty(column: ColumnKind) -> float | str | None:
 
 
 def run_file(sample: str, declared: Declaration) -> str:
-    """Returns a run file: [data] with reasons as comments, and placeholders to fill in.
-
-    `sample` is the name of the sample, for the first comment.
-    """
+    """Returns a run file: [data] with reasons as comments, and placeholders to fill in."""
     lines = [
         f"# Inferred from {_plain(sample)}, a public sample. Check every bound and value before",
         "# you train: private values beyond them are clipped, or count as no category.",
@@ -335,7 +332,6 @@ def _key(key: str) -> str:
 
 
 def _value(value: Any) -> str:
-    """Returns `value` in TOML syntax, on one line."""
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, dict):

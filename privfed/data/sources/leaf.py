@@ -29,7 +29,7 @@ from privfed.data.sources.text import PRINTABLE, Characters, decoded
 
 @dataclass(frozen=True)
 class LeafUser:
-    """A user's examples, and its `place`: the file, and the user's index in it."""
+    """A user's lists x and y, and `place`, for messages: the file, and the user's index in it."""
 
     name: str
     place: str
@@ -280,7 +280,8 @@ class Leaf(Part):
     def _scaled(self, x: np.ndarray, place: PlaceOf) -> tuple[np.ndarray, int]:
         """Returns numbers `[N, features]` scaled onto [-1, 1], and how many were clipped.
 
-        If `bounds` is not declared, numbers beyond the default bounds are refused.
+        If `bounds` is [], they are unchanged. If it is not declared, numbers beyond the default
+        bounds are refused.
         """
         if not self.bounds:
             return x, 0

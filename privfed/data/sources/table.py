@@ -271,6 +271,6 @@ class Table(DeclaredTable):
 
 
 def origins_of_file(client: str, path: str) -> tuple[str, ...]:
-    """Returns the origins of a table in a file: its client column, and its location."""
+    """Returns two origins (`Source.sources`) of a table in a file: client column and location."""
     place = hashlib.sha256(str(Path(path).resolve()).encode()).hexdigest()
     return (f"table: {client}", f"table at {place[:16]}")
