@@ -135,7 +135,7 @@ def _models(name: str, section: Mapping[str, Any]) -> list[type[Part]]:
 
 
 def default_keys(name: str) -> set[str]:
-    """Returns the keys of the section `name` with its default parts."""
+    """Returns all keys that the section `name` has if it names no part or its default parts."""
     return {*SECTIONS[name].parts}.union(*(model.model_fields for model in _models(name, {})))
 
 
@@ -253,7 +253,7 @@ def _owner(name: str, key: str) -> str:
 
 
 def _undeclared_clients(raw: Raw, source: Any, name: str) -> Iterator[Mistake]:
-    """Yields a mistake if data.clients is missing, although the clients are real."""
+    """Yields a mistake if data.clients is missing, and the source, called `name`, has clients."""
     if source is not None and source.holds_real_clients and "clients" not in raw.get("data", {}):
         text = (
             f"data.clients is missing; declare the approximate number of clients of {name} as a "

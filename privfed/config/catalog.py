@@ -46,7 +46,7 @@ def source_of(module: str) -> ast.Module:
 
 
 def class_of(module: str, name: str) -> ast.ClassDef | None:
-    """Returns the syntax tree of the class `name` at the top level of `module`; None without it.
+    """Returns the syntax tree of the class `name` at the top level of `module`; None if absent.
 
     Raises `ModuleNotFoundError` if the module has no source.
     """
@@ -100,7 +100,7 @@ def catalog() -> dict[str, dict[str, str]]:
 def _described(kind: str, name: str) -> str:
     """Returns the first sentence about a part; for objectives, also the lengths of messages in d.
 
-    The sizes are left out for an objective that has a key without a default. Built-in parts other
+    The lengths are left out for an objective that has a key without a default. Built-in parts other
     than objectives are not imported, since importing may be slow.
     """
     target = BUILT_IN[kind].get(name)
@@ -118,7 +118,7 @@ def _described(kind: str, name: str) -> str:
 
 
 def _vectors(count: float) -> str:
-    """Formats `count`, a message's length divided by d, rounded to an integer: "2 d"."""
+    """Formats a message's length divided by d, rounded to an integer, such as "2 d"."""
     return "d" if round(count) == 1 else f"{count:.0f} d"
 
 
@@ -149,7 +149,7 @@ def _line(documentation: str) -> str:
 
 
 def schema() -> _Schema:
-    """Returns a JSON schema (draft 2020-12) of run files; keys depend on the parts named."""
+    """Returns a JSON schema (draft 2020-12) of run files; a section's parts determine its keys."""
     definitions: _Schema = {}
     sections = {name: _section(name, definitions) for name in SECTIONS}
     sections["client"]["properties"]["privacy"] = sections.pop("client.privacy")
@@ -170,7 +170,7 @@ def schema() -> _Schema:
 def _section(name: str, definitions: _Schema) -> _Schema:
     """Returns the schema of a section: its own keys, the keys that name parts, and parts' keys.
 
-    An external part (`module:name`) has its own keys, so unknown keys are allowed in addition.
+    Unknown keys are allowed if the section names an external part, which has keys of its own.
     """
     section = SECTIONS[name]
     properties = _properties(section.keys, definitions)

@@ -145,7 +145,7 @@ class Config:
 
     @property
     def has_attackers(self) -> bool:
-        """Whether there are simulated attackers whose rows, weights or indicators differ."""
+        """Whether simulated attackers change their data, rows, weights or clip indicators."""
         return self.attackers.fraction > 0.0 and bool(
             self.attack.acts or self.attackers.false_claims
         )
@@ -226,7 +226,7 @@ class Config:
 
     @property
     def against(self) -> str:
-        """Against whom the budget holds: "clients", "sites", `privacy.against`; "" if central."""
+        """The party against which the budget holds; "" unless noise is distributed or joint."""
         if self.joint_noise:
             return "clients"
         if self.shared_noise is None:
@@ -235,7 +235,7 @@ class Config:
 
     @property
     def keeping(self) -> str:
-        """The key that makes clients keep state between rounds; empty if none does."""
+        """The setting that makes clients keep state, as "key = value"; empty if none does."""
         if self.objective.keeps:
             return f"client.objective = {self.names['objective']!r}"
         if self.compression.keeps:
@@ -308,7 +308,7 @@ class Config:
         return tomli_w.dumps(nested)
 
     def digest(self) -> str:
-        """Returns the module's `digest` of the keys that `toml` writes."""
+        """Returns the SHA-256 of the keys in `toml`, except run.rounds and privacy.epsilon."""
         return digest(from_toml(self.toml()))
 
 

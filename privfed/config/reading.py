@@ -37,7 +37,7 @@ def as_written(path: Path | None, overrides: Iterable[str] = ()) -> Raw:
     """Returns the keys of a run file with overrides, by section and without defaults.
 
     Args:
-      path: the run file; None for none.
+      path: the run file; None for no file.
       overrides: assignments "section.key=value".
 
     Raises:

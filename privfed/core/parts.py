@@ -48,7 +48,10 @@ def or_auto(schema: dict[str, Any]) -> None:
 
 
 class Part(BaseModel):
-    """Base of parts and of sections of a run file: frozen; unknown keys, wrong types are errors."""
+    """Base class of parts, and of sections of a run file: a frozen, strict configuration.
+
+    Unknown keys and values of a wrong type are errors.
+    """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
     storage_keys: ClassVar[frozenset[str]] = frozenset()

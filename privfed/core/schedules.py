@@ -65,7 +65,7 @@ class Cosine(Part):
 
 
 class UserSchedule(Part):
-    """A schedule given by a user's function: round, counted from 1 -> factor of the rate."""
+    """A user's function of the round, counted from 1, which returns the factor of the rate."""
 
     function: ClassVar[Callable[[int], float]]
 

@@ -135,7 +135,7 @@ def _words(name: str) -> list[str]:
 
 
 def _apart(name: str, other: str) -> int:
-    """Returns the lower bound on the edit distance, computed from the lengths alone."""
+    """Returns a lower bound on the edit distance, computed from the lengths alone."""
     return abs(len(" ".join(_words(name))) - len(" ".join(_words(other))))
 
 

@@ -51,10 +51,7 @@ def _sources(theirs: set[Any]) -> Iterator[str]:
 
 
 def _lambdas(function: Any) -> Iterator[str]:
-    """Yields the syntax of each lambda that begins in the line of `function` with its arguments.
-
-    A line may have several lambdas; those with other names of arguments are left out.
-    """
+    """Yields the syntax of each lambda in the first line of `function` with the same arguments."""
     code = function.__code__
     nodes = ast.walk(ast.parse("".join(inspect.findsource(function)[0])))
     lambdas = [node for node in nodes if isinstance(node, ast.Lambda)]

@@ -67,7 +67,7 @@ class Shapes:
 
     @classmethod
     def named(cls, shapes: Mapping[str, tuple[int, ...]]) -> Shapes:
-        """Returns the object for parameters whose shapes by name, in order, are `shapes`."""
+        """Returns the `Shapes` of parameters with these names and shapes, in this order."""
         return cls(tuple(shapes), tuple(shapes.values()))
 
     @property

@@ -105,7 +105,7 @@ _PROGRAMS = {".pt2", ".onnx"}
 
 
 def start_files(init: str) -> list[Path]:
-    """Returns the files to load for `model.init`: `init` itself, or the files in the folder."""
+    """Returns the files to load for `model.init`: `init`, or files of a run or adapter folder."""
     path = Path(init)
     if is_adapter_folder(init):
         return [path / WEIGHTS]

@@ -108,7 +108,7 @@ _COMMENT = 34
 
 @dataclass(frozen=True)
 class SampleSites:
-    """The sites of a sample.
+    """The sites in a public sample of a table.
 
     Attributes:
       column: name of the sites' column.

@@ -62,7 +62,7 @@ def read_users(folder: Path) -> list[LeafUser]:
 def place_of(users: Sequence[LeafUser], owners: np.ndarray, index: int) -> str:
     """Returns the name of example `index` in messages.
 
-    `owners` `[N]` is each example's user, in ascending order.
+    `owners` `[N]` is the index of each example's user in `users`, in ascending order.
     """
     owner = int(owners[index])
     return f"{users[owner].place}, example {index - np.searchsorted(owners, owner) + 1}"

@@ -72,7 +72,7 @@ class DeclaredNames:
         return [n for n in fitting if n not in self._taken and fnmatchcase(n, pattern)]
 
     def public_name(self, name: str, pattern: str) -> str:
-        """Returns the name of a column for messages: as declared, or its number and the pattern."""
+        """Returns a column's name for messages: as declared, or its number and the pattern."""
         if pattern in (name, escape(name)):
             return repr(name)
         return f"number {self._places[name]} (of {pattern!r})"

@@ -27,7 +27,7 @@ class AbsentColumn(Refused):
 
 
 def absent_column(key: str, name: str, names: Sequence[str], table: Readable) -> AbsentColumn:
-    """Returns the error that data.`key` declares the column `name`, which `names` lacks."""
+    """Returns the error for a column `name` that data.`key` declares, but `names` lacks."""
     close = nearest(name, names)
     suggestion = f"did you mean {close!r}? " if close else ""
     shown = ", ".join(names[:20]) + (", …" if names[20:] else "")
@@ -98,5 +98,5 @@ def empty_day(missing: Missing, name: str) -> float | None:
 
 
 def empty_is_no_category(missing: Missing, name: str) -> bool:
-    """Whether an empty cell of the category `name` is no category; otherwise it is refused."""
+    """Whether an empty cell of the column `name` counts as no category; otherwise it is refused."""
     return name in missing if isinstance(missing, Mapping) else missing != "refuse"
