@@ -29,12 +29,12 @@ def assembled(raw: Raw, solved: Resolved = UNSOLVED) -> Config:
     """Returns the configuration that the keys `raw` describe.
 
     Args:
-      raw: the keys of each section, as written.
-      solved: the values that an earlier plan solved for.
+      raw: the keys of each section, as written in a run file.
+      solved: values such as the noise multiplier that an earlier plan solved for; none by default.
 
     Raises:
-      Refused: with all mistakes in keys. An unknown part, or a contradiction between valid keys, is
-        refused alone.
+      Refused: if keys are unknown, missing or invalid; one message lists up to ten of them. An
+        unknown part, or a contradiction between valid keys, is reported in a message of its own.
     """
     raw, left_open = _without_open(_with_loss(raw))
     raw = _suited(raw)
@@ -69,7 +69,10 @@ def assembled(raw: Raw, solved: Resolved = UNSOLVED) -> Config:
 
 
 def named(raw: Raw, kind: str) -> type[Any]:
-    """Returns the class of the part of `kind` that `raw` names, or of the default part."""
+    """Returns the class of the part of `kind` that `raw` names, or of the default part.
+
+    Raises `Refused` if the named part is unknown.
+    """
     section = next(
         name
         for name, known in SECTIONS.items()
@@ -79,7 +82,10 @@ def named(raw: Raw, kind: str) -> type[Any]:
 
 
 def loss_of(raw: Raw) -> Loss | None:
-    """Returns the loss that `raw` describes; None if its keys or a name in [model] are invalid."""
+    """Returns the loss that `raw` describes.
+
+    None if the loss's keys are invalid, or [model] names an unknown part.
+    """
     try:
         loss: Loss | None = _built(raw, "model", "loss")
         return loss
@@ -88,7 +94,12 @@ def loss_of(raw: Raw) -> Loss | None:
 
 
 def known_keys(name: str, section: Mapping[str, Any]) -> set[str]:
-    """Returns all keys that `section` may have, given the parts that it names."""
+    """Returns all keys that a section may have, given the parts that it names.
+
+    Args:
+      name: the name of the section.
+      section: the keys of the section, as written.
+    """
     keys = {key for model in _models(name, section) for key in model.model_fields}
     return keys | SECTIONS[name].parts.keys()
 
@@ -96,7 +107,7 @@ def known_keys(name: str, section: Mapping[str, Any]) -> set[str]:
 def _chosen(name: str, section: Mapping[str, Any]) -> dict[str, tuple[str, type[Any]]]:
     """Returns the parts that `section` names, or their defaults: kind -> (name, class).
 
-    Raises `Refused` for an unknown part, or a value that is not a name.
+    Raises `Refused` for an unknown part, or a value that is neither a name nor a class.
     """
     chosen: dict[str, tuple[str, type[Any]]] = {}
     for key, (kind, default) in SECTIONS[name].parts.items():
@@ -124,17 +135,17 @@ def _models(name: str, section: Mapping[str, Any]) -> list[type[Part]]:
 
 
 def default_keys(name: str) -> set[str]:
-    """Returns the keys of the section `name` with its default parts."""
+    """Returns all keys that the section `name` has if it names no part or its default parts."""
     return {*SECTIONS[name].parts}.union(*(model.model_fields for model in _models(name, {})))
 
 
 def keys_meant(written: str, section: str = "") -> list[str]:
-    """Returns the keys, "section.key", that privfed or another library calls `written`.
+    """Returns the keys, as "section.key", for which privfed or another library uses a name.
 
     Args:
-      written: a name that is no key where it was written.
-      section: the section in which the user wrote it; if this section has such a key, only that is
-        returned.
+      written: the name, which is not a key at the place where the user wrote it.
+      section: the section in which the user wrote it; if keys of this section are among the
+        results, only those are returned.
     """
     name = written.replace("-", "_").casefold()
     owners = [each for each in SECTIONS if "." not in each and name in default_keys(each)]
@@ -145,8 +156,8 @@ def keys_meant(written: str, section: str = "") -> list[str]:
 def _with_loss(raw: Raw) -> Raw:
     """Returns `raw`, with the loss for its declared labels if `raw` names none.
 
-    These are "multi_label" for several label columns, and "squared_error" for a number to predict;
-    classes have the default loss.
+    The loss is "multi_label" for several label columns, and "squared_error" for a number to
+    predict; for classes, `raw` is returned unchanged, since the default loss fits them.
     """
     data, model = raw.get("data", {}), raw.get("model", {})
     several, number = isinstance(data.get("label"), list), bool(data.get("label_bounds"))
@@ -220,7 +231,7 @@ def _default(name: str, section: Mapping[str, Any], key: str) -> Any:
 
 
 def _unknown_keys(name: str, given: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yields the keys in `given` that neither the section nor one of its parts defines."""
+    """Yields a mistake for each key in `given` that neither the section nor its parts define."""
     known = known_keys(name, given)
     for key in sorted(given.keys() - known):
         yield Mistake(f"{name}.{key}", partial(_unknown, name, key, list(known)))
@@ -242,7 +253,7 @@ def _owner(name: str, key: str) -> str:
 
 
 def _undeclared_clients(raw: Raw, source: Any, name: str) -> Iterator[Mistake]:
-    """Yields a mistake if data.clients is missing, although the clients are real."""
+    """Yields a mistake if data.clients is missing, and the source, called `name`, has clients."""
     if source is not None and source.holds_real_clients and "clients" not in raw.get("data", {}):
         text = (
             f"data.clients is missing; declare the approximate number of clients of {name} as a "
@@ -254,9 +265,9 @@ def _undeclared_clients(raw: Raw, source: Any, name: str) -> Iterator[Mistake]:
 def _validate(
     model: type[Part], name: str, given: Mapping[str, Any], problems: list[Mistake]
 ) -> Any:
-    """Returns `model` with the keys in `given` that it defines; None if they are invalid.
+    """Returns an instance of `model` with the keys in `given` that it defines.
 
-    Appends the mistakes to `problems`.
+    If the keys are invalid, returns None and appends the mistakes to `problems`.
     """
     values = {key: given[key] for key in given if key in model.model_fields}
     try:
@@ -284,7 +295,7 @@ def _check_before(names: Sequence[str], raw: Raw, problems: list[Mistake]) -> No
 
 
 def _one_budget(privacy: Privacy) -> Privacy:
-    """Returns the section, with the default budget if neither budget nor noise is set.
+    """Returns `privacy`, with the default budget if neither budget nor noise multiplier is set.
 
     Raises `Refused` if both are set.
     """

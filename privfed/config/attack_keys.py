@@ -49,10 +49,12 @@ class AttackKeys(Part):
 
 
 def expected_byzantine(declared: int, expected: float) -> int:
-    """Returns the assumed number of Byzantine clients in a cohort: the larger of two numbers.
+    """Returns the number of Byzantine clients in a cohort that a run assumes.
+
+    It is the larger of `declared` and `expected`, rounded up.
 
     Args:
-      declared: the configured number.
-      expected: the expected number of simulated attackers, which is rounded up.
+      declared: the number in the run file (`aggregation.byzantine`).
+      expected: the expected number of simulated attackers in a cohort.
     """
     return max(declared, math.ceil(expected - 1e-9))

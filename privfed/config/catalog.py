@@ -25,7 +25,7 @@ from privfed.core.registry import BUILT_IN, CONTRACTS, LISTS
 
 
 def meanings(part: type[BaseModel]) -> dict[str, str]:
-    """Returns the docstring of each key of `part` and its bases that has one."""
+    """Returns key -> its docstring in `part` or a base, for keys of `part` that have one."""
     texts: dict[str, str] = {}
     for base in reversed(part.__mro__):
         if issubclass(base, BaseModel) and base is not BaseModel:
@@ -46,13 +46,16 @@ def source_of(module: str) -> ast.Module:
 
 
 def class_of(module: str, name: str) -> ast.ClassDef | None:
-    """Returns the class `name` at the top level of `module`, if there is one."""
+    """Returns the syntax tree of the class `name` at the top level of `module`; None if absent.
+
+    Raises `ModuleNotFoundError` if the module has no source.
+    """
     classes = (node for node in source_of(module).body if isinstance(node, ast.ClassDef))
     return next((node for node in classes if node.name == name), None)
 
 
 def _documented(module: str, name: str) -> dict[str, str]:
-    """Returns the docstrings of keys that the class itself defines; none without a source file."""
+    """Returns the documentation of keys that the class itself defines; {} without a source."""
     try:
         node = class_of(module, name)
     except (ImportError, OSError, SyntaxError, ValueError):
@@ -70,7 +73,7 @@ def _key(node: ast.stmt) -> str:
 
 
 def _text(node: ast.stmt) -> str:
-    """Returns `node` as one line if it is a docstring; "" otherwise."""
+    """Returns the text of `node` as one line if it is a docstring; "" otherwise."""
     value = node.value if isinstance(node, ast.Expr) else None
     text = value.value if isinstance(value, ast.Constant) else None
     return " ".join(text.split()) if isinstance(text, str) else ""
@@ -81,7 +84,10 @@ _MANY = 1000
 
 
 def catalog() -> dict[str, dict[str, str]]:
-    """Returns kind -> name -> first sentence of the documentation, for all parts."""
+    """Returns kind -> name -> first sentence of the docstring, for all parts.
+
+    Parts are built-in or entry points of installed packages.
+    """
     installed = metadata.entry_points()
     described: dict[str, dict[str, str]] = {}
     for kind, known in BUILT_IN.items():
@@ -92,9 +98,9 @@ def catalog() -> dict[str, dict[str, str]]:
 
 
 def _described(kind: str, name: str) -> str:
-    """Returns the first sentence about a part; for objectives, also the sizes of messages.
+    """Returns the first sentence about a part; for objectives, also the lengths of messages in d.
 
-    The sizes are left out for an objective that has a key without a default. Built-in parts other
+    The lengths are left out for an objective that has a key without a default. Built-in parts other
     than objectives are not imported, since importing may be slow.
     """
     target = BUILT_IN[kind].get(name)
@@ -112,12 +118,12 @@ def _described(kind: str, name: str) -> str:
 
 
 def _vectors(count: float) -> str:
-    """Formats `count`, a message's length divided by d, rounded to an integer: "2 d"."""
+    """Formats a message's length divided by d, rounded to an integer, such as "2 d"."""
     return "d" if round(count) == 1 else f"{count:.0f} d"
 
 
 def key_of(kind: str) -> str:
-    """Returns the key of a run file that names parts of `kind`: "server.optimizer".
+    """Returns the key of a run file that names parts of `kind`, such as "server.optimizer".
 
     Raises:
       KeyError: for an unknown kind.
@@ -143,7 +149,7 @@ def _line(documentation: str) -> str:
 
 
 def schema() -> _Schema:
-    """Returns a JSON schema (draft 2020-12) of run files: keys and their combinations."""
+    """Returns a JSON schema (draft 2020-12) of run files; a section's parts determine its keys."""
     definitions: _Schema = {}
     sections = {name: _section(name, definitions) for name in SECTIONS}
     sections["client"]["properties"]["privacy"] = sections.pop("client.privacy")
@@ -164,7 +170,7 @@ def schema() -> _Schema:
 def _section(name: str, definitions: _Schema) -> _Schema:
     """Returns the schema of a section: its own keys, the keys that name parts, and parts' keys.
 
-    An external part (`module:name`) has its own keys, so unknown keys are allowed in addition.
+    Unknown keys are allowed if the section names an external part, which has keys of its own.
     """
     section = SECTIONS[name]
     properties = _properties(section.keys, definitions)
@@ -206,13 +212,13 @@ def _properties(model: type[BaseModel], definitions: _Schema) -> _Schema:
 def written_part(kind: str, name: str, like: str = "") -> tuple[str, str]:
     """Returns the source of a module with a new part, and of a module with its test.
 
-    The part extends a built-in one. It overrides the hooks that the built-in part, or at least half
-    of the built-in parts with the same base class, define; each override calls the built-in hook.
-    The part's other declarations are listed as comments.
+    The part extends a built-in one. It overrides those hooks (methods of the contract) that the
+    built-in part, or at least half of the built-in parts with the same base class, define; each
+    override calls the built-in hook. Declarations (class attributes) are listed as comments.
 
     Args:
       kind: the kind of part, a key of `BUILT_IN`.
-      name: the name of the module, and in camel case that of the class.
+      name: the name of the new module; the class has the same name in camel case.
       like: the built-in part to extend; empty for the default of the kind.
 
     Raises:
@@ -256,10 +262,10 @@ def _usual(kind: str) -> str:
 
 
 def example_keys(part: type[BaseModel]) -> dict[str, Any]:
-    """Returns example values of keys of `part`, as its fields declare them.
+    """Returns key -> an example value, for keys of `part` that have one.
 
-    Keys in a rule's `follows_clip` (default values in units of the clipping norm) have these values
-    unless zero or None; the fields' examples have precedence.
+    The value is the first of the field's `examples`; or else the key's value in a rule's
+    `follows_clip` (default values in units of the clipping norm), unless that is zero or None.
     """
     follows = getattr(part, "follows_clip", {}).items()
     examples = {key: of.examples[0] for key, of in part.model_fields.items() if of.examples}

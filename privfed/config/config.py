@@ -75,9 +75,9 @@ class Config:
       noise_multiplier: the result of calibration; None before calibration.
       admitted: the smallest cohort with which a secure sum begins in a training round, if it was
         solved for, or 0; a resume does not change it.
-      evaluation_admitted: the smallest such cohort in a round that evaluates.
+      evaluation_admitted: the same as `admitted`, in a round in which clients evaluate.
       open: keys that are "auto": their values are chosen when the run starts.
-      auto: the keys that were "auto", and the examples from which their values were chosen.
+      auto: a text: the keys that were "auto", and the examples from which values were chosen.
       chosen: set if the run is one of several candidates of private tuning.
     """
 
@@ -125,18 +125,18 @@ class Config:
 
     @property
     def resolved(self) -> Resolved:
-        """The values that a plan solved for."""
+        """The values, such as the noise multiplier, that a plan solved for."""
         solved = self.noise_multiplier, self.admitted, self.chosen, self.evaluation_admitted
         return Resolved(*solved, self.auto)
 
     @property
     def parts(self) -> dict[str, Part]:
-        """The parts that are named by a key of their own, by kind; without those of `LISTS`."""
+        """The parts by kind, without kinds of which a run file lists several (`LISTS`)."""
         kinds = (kind for section in SECTIONS.values() for kind, _ in section.parts.values())
         return {kind: getattr(self, kind) for kind in kinds}
 
     def messages(self, shapes: ShapesByName | None = None) -> Objective:
-        """Returns the objective with compressed messages.
+        """Returns the objective, whose messages are compressed as [compression] states.
 
         Args:
           shapes: the shape of each trainable parameter by name, if the model is known.
@@ -145,7 +145,7 @@ class Config:
 
     @property
     def has_attackers(self) -> bool:
-        """Whether attackers are simulated."""
+        """Whether simulated attackers change their data, rows, weights or clip indicators."""
         return self.attackers.fraction > 0.0 and bool(
             self.attack.acts or self.attackers.false_claims
         )
@@ -154,7 +154,7 @@ class Config:
     def unbounded(self) -> bool:
         """Whether attackers' rows may exceed the norm bound of honest clients, by `attack.stage`.
 
-        With "auto", sites that are the parties enforce the bound on their clients' rows.
+        With "auto", they may only if each client takes part in a secure sum itself.
         """
         stage, free = self.attackers.stage, self.secured and not self.by_sites
         return stage == "after_bound" or (stage == "auto" and free)
@@ -190,7 +190,7 @@ class Config:
 
     @property
     def evaluation_rounds(self) -> EvaluationRounds:
-        """The rounds in which clients evaluate."""
+        """The rounds in which clients evaluate; none unless evaluation.by is "clients"."""
         every = self.evaluation.every or self.run.evaluate_every
         return EvaluationRounds(every if self.evaluation.by == "clients" else 0)
 
@@ -221,12 +221,12 @@ class Config:
 
     @property
     def colluding(self) -> int | None:
-        """Number of colluding and Byzantine clients if there is `joint_noise`; otherwise None."""
+        """Number of colluders plus Byzantine clients if there is `joint_noise`; otherwise None."""
         return self.byzantine + self.joint_noise.colluders if self.joint_noise else None
 
     @property
     def against(self) -> str:
-        """The party against which the budget holds, for distributed noise; otherwise empty."""
+        """The party against which the budget holds; "" unless noise is distributed or joint."""
         if self.joint_noise:
             return "clients"
         if self.shared_noise is None:
@@ -235,7 +235,7 @@ class Config:
 
     @property
     def keeping(self) -> str:
-        """The key that makes clients keep state between rounds; empty if none does."""
+        """The setting that makes clients keep state, as "key = value"; empty if none does."""
         if self.objective.keeps:
             return f"client.objective = {self.names['objective']!r}"
         if self.compression.keeps:
@@ -280,7 +280,7 @@ class Config:
         return replace(self, run=self.run.model_copy(update=changes))
 
     def values(self) -> Raw:
-        """Returns every set key with its value, by section, as in a run file."""
+        """Returns each key's value or default, by section; keys that are None are absent."""
         out: Raw = {}
         for name, section in SECTIONS.items():
             out[name] = {key: self.names[kind] for key, (kind, _) in section.parts.items()}
@@ -295,7 +295,7 @@ class Config:
         return out
 
     def raw(self) -> Raw:
-        """Returns `values` with the classes of passed parts, as `assembled` takes them."""
+        """Returns `values` with the classes of parts that were passed, for `assembled`."""
         return with_given(self.values(), self.given)
 
     def toml(self) -> str:
@@ -308,7 +308,7 @@ class Config:
         return tomli_w.dumps(nested)
 
     def digest(self) -> str:
-        """Returns the digest of the file that `toml` writes, without its rounds and epsilon."""
+        """Returns the SHA-256 of the keys in `toml`, except run.rounds and privacy.epsilon."""
         return digest(from_toml(self.toml()))
 
 

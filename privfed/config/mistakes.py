@@ -115,10 +115,10 @@ def named_elsewhere(name: str) -> list[str]:
 
 
 def listed_mistakes(wrong: Sequence[Mistake], where: str = "") -> str:
-    """Returns the texts of `wrong`, one per line: at most ten, then the number of further ones.
+    """Returns the texts of the first ten mistakes, one per line, then the number of further ones.
 
     Args:
-      wrong: the mistakes.
+      wrong: all mistakes.
       where: prefix of every line.
     """
     texts = [where + mistake.text() for mistake in wrong[:_MOST_SHOWN]]
@@ -133,10 +133,10 @@ def mistakes(
     """Returns one mistake for each key that the validation error concerns.
 
     Args:
-      error: the error of the library.
-      section: name of the section; "" for a whole file.
-      given: the keys of the section.
-      model: the class that refused them.
+      error: pydantic's error.
+      section: name of the section; "" if `given` is a whole file.
+      given: the keys of the section, with their values.
+      model: the class that refused the keys.
     """
     places: dict[tuple[str | int, ...], list[_Problem]] = {}
     for each in error.errors():

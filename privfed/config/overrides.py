@@ -38,7 +38,7 @@ def override(raw: Raw, assignment: str) -> None:
 
 
 def assign(raw: Raw, target: str, value: Any) -> None:
-    """Sets one key.
+    """Sets one key of a run file.
 
     Naming another part removes the keys that only the former part defines. Setting one of
     privacy.epsilon and privacy.noise_multiplier removes the other. A key of a table within a
@@ -47,10 +47,10 @@ def assign(raw: Raw, target: str, value: Any) -> None:
     Args:
       raw: the keys of each section, changed in place.
       target: "section.key".
-      value: the value, of a type of a run file.
+      value: the value, of a type that a run file can state.
 
     Raises:
-      Refused: if there is no such section or part.
+      Refused: if `target` has no dot, or there is no such section or part.
     """
     name, dot, key = target.rpartition(".")
     if not dot:
@@ -89,7 +89,10 @@ def is_key(target: str) -> bool:
 
 
 def value_at(raw: Raw, target: str) -> Any:
-    """Returns the value of the key `target`; None if it is not set."""
+    """Returns the value of the key `target` ("section.key") in `raw`; None if it is not set.
+
+    Raises `KeyError` if `raw` lacks the section.
+    """
     name, _, key = target.rpartition(".")
     if name in SECTIONS:
         return raw[name].get(key)

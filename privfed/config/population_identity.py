@@ -42,14 +42,14 @@ def same_unit(config: Config, theirs: Population) -> bool:
 
 
 def same_name(config: Config, theirs: Population) -> bool:
-    """Whether `theirs` has the name of this run's population."""
+    """Whether `theirs`, from a ledger of any version, has the name of this run's population."""
     named = {population_identity(config)["name"]}
     named |= set() if config.data.population else {_facts(config, config.names)}
     return theirs.get("name") in named
 
 
 def perhaps_same(config: Config, theirs: Population) -> bool:
-    """Whether a model trained on `theirs` may reveal data of this run's clients.
+    """Whether a model trained on the population `theirs` may reveal data of this run's clients.
 
     True also for an older ledger that does not state the sources of simulated clients.
     """

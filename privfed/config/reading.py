@@ -21,7 +21,7 @@ from privfed.core.registry import BUILT_IN, GIVEN, LISTS
 
 
 def load(path: Path | None, overrides: Iterable[str] = ()) -> Config:
-    """Returns the configuration of a run file with overrides, without solved values (the noise).
+    """Returns the configuration of a run file with overrides, before its noise is calibrated.
 
     Args:
       path: the run file; None for the default run.
@@ -34,7 +34,15 @@ def load(path: Path | None, overrides: Iterable[str] = ()) -> Config:
 
 
 def as_written(path: Path | None, overrides: Iterable[str] = ()) -> Raw:
-    """Returns the keys that `load` reads, without defaults."""
+    """Returns the keys of a run file with overrides, by section and without defaults.
+
+    Args:
+      path: the run file; None for no file.
+      overrides: assignments "section.key=value".
+
+    Raises:
+      Refused: if the file cannot be read, or an assignment is invalid.
+    """
     raw = read_raw(path) if path else {}
     for assignment in overrides:
         override(raw, assignment)
@@ -42,17 +50,20 @@ def as_written(path: Path | None, overrides: Iterable[str] = ()) -> Raw:
 
 
 def read_raw(path: Path) -> Raw:
-    """Returns the keys of a run file as they are written, for `assign` and `assembled`."""
+    """Returns the keys of a run file by section, as they are written, without "format".
+
+    Raises `Refused` if the file cannot be read or has an unknown section.
+    """
     return _parted(read_toml(path, "run"), str(path))[0]
 
 
 def read_resolved(
     text: str, of: str = "the configuration", given: Mapping[str, type[Any]] | None = None
 ) -> Config:
-    """Returns the configuration whose `toml` is `text`, with its calibrated noise.
+    """Returns the configuration that a resolved run file states, with its calibrated noise.
 
     Args:
-      text: a resolved run file.
+      text: the content of the file, as `Config.toml` returns it.
       of: the name of the text in messages.
       given: classes of parts by kind, used instead of finding them by name.
 
@@ -67,7 +78,7 @@ def keys_of_outside_parts(text: str, of: str) -> list[str]:
     """Returns the keys of a run file that name external parts, whose code runs when they are built.
 
     Args:
-      text: a run file.
+      text: the content of a run file.
       of: the name of the text in messages.
     """
     raw, _ = _parted(_of_format(from_toml(text), of), of)
@@ -94,7 +105,10 @@ def overridden(config: Config, overrides: Iterable[str]) -> Config:
 
 
 def reassembled(raw: Raw, config: Config) -> Config:
-    """Returns the configuration of `raw`, with the solved values (such as noise) of `config`."""
+    """Returns the configuration of `raw`, with the solved values (such as noise) of `config`.
+
+    Raises `Refused` as `assembled` does.
+    """
     return assembled(raw, config.resolved)
 
 
@@ -119,14 +133,14 @@ def restated(config: Config, path: Path, overrides: Iterable[str]) -> Config:
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """Returns the content of a TOML file of privfed, without its "format", which is checked.
+    """Returns the content of a TOML file of privfed, without "format", which is checked.
 
     Args:
       path: the file.
       what: the kind of file, for messages.
 
     Raises:
-      Refused: if the file cannot be read, or has another format.
+      Refused: if the file cannot be read, or states a format other than `FORMAT`.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")

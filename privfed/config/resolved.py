@@ -12,20 +12,20 @@ from accounting.errors import AccountingError
 
 @dataclass(frozen=True)
 class Chosen:
-    """The record that a run is one of a random number of candidates, with the choice's `charge`.
+    """The record that a run is a candidate of private tuning, which draws their number at random.
 
     A grid that tunes privately (`privfed.grid.private_tuning`) writes this record into each
     candidate's configuration.
 
-    `charge` is the hash of the line in the tuning's ledger that charges the choice; "" before the
-    choice.
+    `repetitions` is the distribution of the number of candidates. `charge` is the hash of the line
+    in the tuning's ledger that charges the choice among them; "" before the choice.
     """
 
     repetitions: Repetitions
     charge: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the entries of a resolved run file."""
+        """Returns the entries for a resolved run file, which `from_json` reads."""
         return {**self.repetitions.to_json(), "charge": self.charge}
 
     @classmethod
@@ -50,7 +50,10 @@ class Resolved:
     """The keys that were "auto", and the examples from which their values were chosen."""
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the entries for the resolved file; zero and unset values are left out."""
+        """Returns the entries for a resolved run file; unset values are left out.
+
+        A noise multiplier of 0 is an entry; the other values are unset if 0 or empty.
+        """
         chosen = self.chosen.to_json() if self.chosen else None
         stated = {
             "noise_multiplier": self.noise_multiplier,
@@ -63,7 +66,10 @@ class Resolved:
 
     @classmethod
     def read(cls, stated: Any) -> Resolved:
-        """Returns the entries under "resolved"; unknown entries and invalid values are ignored."""
+        """Returns the values in `stated`, which a run file has under "resolved".
+
+        Unknown entries and invalid values are ignored.
+        """
         kinds = {"noise_multiplier": float, "admitted": int, "evaluation_admitted": int}
         stated = stated if isinstance(stated, dict) else {}
         usable = {k: stated[k] for k, of in kinds.items() if type(stated.get(k)) is of}

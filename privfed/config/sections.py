@@ -292,9 +292,10 @@ class Budget(Part):
 
 @dataclass(frozen=True)
 class Section:
-    """The keys of a section, and its parts: naming key -> (kind, default name).
+    """A section of a run file: the class of its own keys, and its parts.
 
-    `field` is the attribute of `Config` with the section's own keys; empty if it has none.
+    `field` is the attribute of `Config` with its own keys, or "". `parts` maps the key that names
+    a part to (kind of part, default name).
     """
 
     field: str

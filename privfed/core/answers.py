@@ -83,7 +83,7 @@ def is_part(candidate: Any) -> TypeGuard[type[BaseModel]]:
 def refuse_uncalled(kind: str, part: type[BaseModel], named: str, scratch: type[BaseModel]) -> None:
     """Refuses an external part that has a public name that no code reads, or that is empty.
 
-    Empty is a part that extends only its contract, and has no public name, key or `__call__`. A
+    A part is empty if it extends only its contract, and has no public name, key or `__call__`. A
     part that extends `scratch` alone is accepted: it implements its protocol in full.
 
     Args:
@@ -185,7 +185,7 @@ def check_answers(kind: str, part: type[BaseModel], ours: bool = False) -> None:
     Args:
       kind: the kind of part, a key of `CONTRACTS`.
       part: the class whose hooks are replaced in place.
-      ours: whether to wrap the hooks of built-in parts too, as tests do.
+      ours: whether to wrap the hooks that `part` defines even if it is built in, as tests do.
     """
     for each in part.__mro__:
         for name, hook in [*vars(each).items()]:

@@ -34,8 +34,8 @@ def for_interface(text: str) -> str:
     """Returns `text` with flags and commands replaced by what the user's interface has instead.
 
     On the command line, `text` is unchanged. In Python, a flag is replaced by the argument of the
-    same name, and a command in backquotes by a call. A command without a counterpart in Python is
-    unchanged.
+    same name, and a command in backquotes (or a text that is one command) by a call. A command
+    without a counterpart in Python is unchanged.
     """
     if ON_COMMAND_LINE.get() or ("--" not in text and "privfed " not in text):
         return text
@@ -43,7 +43,7 @@ def for_interface(text: str) -> str:
 
 
 def resume_command(run: Path) -> str:
-    """Returns the command that resumes `run`, for messages."""
+    """Returns the command that resumes the run in the directory `run`, in backquotes."""
     return f"`privfed train --resume {shlex.quote(str(run))}`"
 
 
@@ -87,7 +87,7 @@ class PrivfedError(Exception):
 
 
 class Refused(PrivfedError):
-    """Raised for bad input, or for a combination that has no proof."""
+    """Raised for bad input, or for a combination of settings whose guarantee is not proved."""
 
 
 class Busy(Refused):
@@ -114,10 +114,10 @@ class Broken(PrivfedError):
 
 
 def public_text(error: BaseException) -> str:
-    """Returns a text about `error` without private data: for a library's error, only its type.
+    """Returns a text about `error` without private data.
 
-    For an error of the operating system, the text is the system's message, which never quotes
-    contents of files.
+    For privfed's own errors, it is their message; for an error of the operating system, the
+    system's message, which never quotes contents of files; for any other error, only its type.
     """
     if isinstance(error, PrivfedError | AccountingError):
         return str(error)
@@ -128,7 +128,10 @@ def public_text(error: BaseException) -> str:
 
 
 def private_text(error: BaseException) -> str:
-    """Returns the text of `error` that `public_text` omits because it may quote private data."""
+    """Returns the text of `error` that `public_text` omits because it may quote private data.
+
+    "" if there is no such text.
+    """
     if isinstance(error, PrivfedError):
         return error.private
     if isinstance(error, AccountingError):
@@ -217,10 +220,12 @@ def free_memory() -> int | None:
 
 
 def refuse_too_large(what: str, size: int, instead: str) -> None:
-    """Raises `Refused` if `size`, the unpacked size of `what`, exceeds the free memory.
+    """Raises `Refused` if `size`, the unpacked size of a file's content, exceeds the free memory.
+
+    Accepts any size if the system does not report its free memory.
 
     Args:
-      what: names the file and its part.
+      what: the name of the file and of the content that is unpacked, for the message.
       size: unpacked size in bytes.
       instead: the advice that ends the message.
     """

@@ -64,12 +64,12 @@ _AS_JSON: ContextVar[bool] = ContextVar("_AS_JSON", default=False)
 
 @contextlib.contextmanager
 def reporting(quotes: bool | None, as_json: bool) -> Iterator[None]:
-    """Returns a context of a command, which sets whether it quotes private data or prints JSON.
+    """Returns the context in which a command runs; its messages name flags and commands.
 
     Args:
       quotes: whether messages quote private data. None: they do not, and no message names the flag
         --show-values.
-      as_json: whether standard output is for one JSON object.
+      as_json: whether standard output is for one JSON object, which also states a failure.
     """
     before = _QUOTES.set(quotes), _AS_JSON.set(as_json), ON_COMMAND_LINE.set(True)
     try:
@@ -150,7 +150,10 @@ def bug_message(error: BaseException) -> str:
 
 
 def ends_silently(error: BaseException) -> bool:
-    """Whether `error` ends a process without a message: an interrupt, or an exit with a number."""
+    """Whether `error` ends a process without a message: an interrupt, or a plain `SystemExit`.
+
+    The code of a plain `SystemExit` is a number or None, and not a text.
+    """
     silent = isinstance(error, SystemExit) and isinstance(error.code, int | None)
     return silent or isinstance(error, KeyboardInterrupt)
 
@@ -234,7 +237,7 @@ def print_failure(message: str, code: int, kind: str, key: str | None = None, **
 
 
 def say(message: str) -> None:
-    """Prints lines on standard error; characters that control a terminal are escaped."""
+    """Prints `message` on standard error after "privfed: "; control characters are escaped."""
     lines = visible(message).splitlines() or [""]
     click.echo(f"privfed: {lines[0]}", err=True)
     for line in lines[1:]:

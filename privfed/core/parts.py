@@ -48,7 +48,10 @@ def or_auto(schema: dict[str, Any]) -> None:
 
 
 class Part(BaseModel):
-    """A frozen, strict configuration: unknown keys and wrong types are errors."""
+    """Base class of parts, and of sections of a run file: a frozen, strict configuration.
+
+    Unknown keys and values of a wrong type are errors.
+    """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
     storage_keys: ClassVar[frozenset[str]] = frozenset()
@@ -111,7 +114,7 @@ def find(kind: str, name: str, key: str) -> type[Any]:
 
 
 def passed(kind: str, part: type[Any], key: str) -> tuple[str, type[Any]]:
-    """Returns the name and the class of a part that was passed as a class.
+    """Returns the name (`catalogue_name`) and the class of a part that was passed as a class.
 
     Args:
       kind: the kind of part, a key of `BUILT_IN`.
@@ -132,7 +135,7 @@ def passed(kind: str, part: type[Any], key: str) -> tuple[str, type[Any]]:
 
 
 def refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
-    """Raises `Refused` if a part violates the contract of its kind; wraps its hooks.
+    """Raises `Refused` if a part violates the contract of its kind; otherwise wraps its hooks.
 
     The wrapped hooks check their results (`check_answers`). External parts are checked at every
     use, built-in parts only in tests.
@@ -214,7 +217,7 @@ def _refuse_misdeclared(kind: str, part: type[BaseModel], named: str) -> None:
 
 
 def built_in_names(kind: str, holds: Callable[[Any], object]) -> str:
-    """Returns the names of the built-in parts of `kind` that satisfy `holds`: "a", "b" or "c".
+    """Returns the built-in parts of `kind` that satisfy `holds`, as a text: '"a", "b" or "c"'.
 
     Args:
       kind: the kind of part, a key of `BUILT_IN`.
@@ -226,7 +229,7 @@ def built_in_names(kind: str, holds: Callable[[Any], object]) -> str:
 
 
 def catalogue_name(kind: str, part: type[Any]) -> str:
-    """Returns the catalogue's name of the class `part`, or `module:name` if it is not listed."""
+    """Returns the name of the class `part` in the registry, or `module:name` if it has none."""
     place = f"{part.__module__}:{part.__qualname__}"
     known = {**BUILT_IN[kind], **GIVEN.get(kind, {})}
     return next((name for name, target in known.items() if target == place), place)

@@ -34,7 +34,7 @@ _SPIN = 0.001
 
 @dataclass(frozen=True)
 class SingleProcess:
-    """A run in one process."""
+    """The only process of a run, with the interface of `Together`."""
 
     rank: int = 0
     count: int = 1
@@ -48,18 +48,20 @@ class SingleProcess:
         return total
 
     def on(self, device: torch.device) -> SingleProcess:
-        """Returns the ranks for a process that trains on `device`. All ranks call this, or none."""
+        """Returns these ranks, set up to sum tensors on `device`. All ranks call this, or none."""
         return self
 
     def part(self, length: int) -> slice:
-        """Returns this rank's slice of a vector `[length]` that is divided among the ranks."""
+        """Returns this rank's slice of a vector `[length]`, of which each rank has one slice."""
         return slice(0, length)
 
     def claimed(self, task: str, count: int) -> Iterator[int]:
-        """Yields this rank's numbers of 0 … count - 1: an idle rank gets the smallest one left.
+        """Yields the numbers, out of 0 … count - 1, of the pieces of a task that this rank does.
+
+        A rank that asks for its next piece gets the smallest number that no rank has yet.
 
         Args:
-          task: a name; all ranks use the same names, equally often.
+          task: a name; all ranks call this with the same names, equally often.
           count: number of pieces of the task.
         """
         return iter(range(count))
@@ -70,7 +72,7 @@ SINGLE_PROCESS = SingleProcess()
 
 @dataclass(frozen=True)
 class Together:
-    """Ranks of a `torch.distributed` process group with the backend gloo, which sends CPU tensors.
+    """This process as a rank of a `torch.distributed` process group; gloo sends CPU tensors.
 
     The numbers that `claimed` yields are counted at `store`. The store may outlive a failed process
     group, so the counters' names begin with `group`, a new random text for each process group.
@@ -127,7 +129,7 @@ class Together:
             return int(self.store.add(name, 1)) - 1
 
     def _gathered(self, text: str) -> list[str]:
-        """Returns the text of each rank, up to 64 bytes, in the order of the ranks."""
+        """Returns the `text` of each rank, cut to 64 bytes, in the order of the ranks."""
         texts = torch.zeros(self.count, _TEXT_BYTES, dtype=torch.uint8)
         content = text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
         texts[self.rank] = torch.frombuffer(bytearray(content), dtype=torch.uint8)

@@ -15,14 +15,14 @@ from privfed.core.user_code import in_user_code
 
 
 class Schedule(Protocol):
-    """The learning rate in each round, which is public and does not depend on the run's results."""
+    """A factor of the learning rate for each round, public and independent of the run's results."""
 
     def factor(self, round: int) -> float:
         """Returns the factor of the learning rate in `round`, counted from 1."""
 
 
 class Constant(Part):
-    """The same rate in every round."""
+    """The same learning rate in every round."""
 
     def factor(self, round: int) -> float:
         return 1.0
@@ -32,7 +32,7 @@ CONSTANT = Constant()
 
 
 class Staircase(Part):
-    """Multiplies the rate by `decay` after every `every` rounds (Reddi et al. 2021: 0.1, 500)."""
+    """Multiplies the rate by `decay` every `every` rounds (Reddi et al. 2021: 0.1 every 500)."""
 
     decay: float = Field(0.1, gt=0, le=1)
     """The factor of a step."""
@@ -65,7 +65,7 @@ class Cosine(Part):
 
 
 class UserSchedule(Part):
-    """A user's function of the round, counted from 1, which returns the factor of that round."""
+    """A user's function of the round, counted from 1, which returns the factor of the rate."""
 
     function: ClassVar[Callable[[int], float]]
 

@@ -92,17 +92,17 @@ class Keys:
         return np.asarray(philox.random_raw(self.start % 4 + count), np.uint64)[self.start % 4 :]
 
     def beginning(self, place: int) -> Keys:
-        """Returns keys whose `bits` begin at the word with index `place` of these keys."""
+        """Returns keys whose `bits` begin at the word with index `place` of these keys' `bits`."""
         return replace(self, start=self.start + place)
 
     def further(self, count: int) -> Words:
-        """Returns `count` words independent of those of `bits`; repeatable only if seeded."""
+        """Returns `count` uniform 64-bit words independent of `bits`; repeatable only if seeded."""
         return self.derived(b"further").bits(count)
 
     def further_at(self, places: NDArray[np.int64]) -> Words:
         """Returns two words for each index in `places` `[n]`, as `[n, 2]`, independent of `bits`.
 
-        If the keys are seeded, the two words depend on the index alone.
+        If the keys are seeded, the two words of an index depend on the keys and the index alone.
         """
         if self.seed is None:
             return self.bits(2 * len(places)).reshape(-1, 2)
@@ -110,7 +110,7 @@ class Keys:
         return np.stack([keys.bits(2) for keys in each])
 
     def each(self) -> Iterator[Keys]:
-        """Yields independent keys for each of `clients`.
+        """Yields one `Keys` for each of `clients`, in order, independent of one another.
 
         Raises `ValueError` without clients.
         """
@@ -120,7 +120,10 @@ class Keys:
             yield self.derived(client.tobytes())
 
     def derived(self, what: bytes) -> Keys:
-        """Returns independent keys named `what`; keys without a seed remain without one."""
+        """Returns keys independent of these and of those derived with another `what`.
+
+        Keys without a seed remain without one.
+        """
         if self.seed is None:
             return Keys(None)
         seed = hashlib.blake2b(what, key=self.seed, digest_size=16).digest()
@@ -131,9 +134,9 @@ class Keys:
         return bernoulli(self.bits(count), rate)
 
     def normal(self, count: int) -> NDArray[np.float64]:
-        """Returns `count` standard normals in float64.
+        """Returns `count` independent standard normal numbers in float64.
 
-        Each is a random sign times the inverse CDF of 63 random bits.
+        Each is a random sign times the normal quantile of a 63-bit uniform number below 1/2.
         """
         bits = self.bits(count)
         tail = ((bits >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-64
@@ -143,10 +146,10 @@ class Keys:
         return np.asarray(signs * ndtri(np.minimum(tail, 0.5)), dtype=np.float64)
 
     def keyed_words(self, count: int) -> Words:
-        """Returns words `[n, count]`; row k is AES-256 of client k's number and a counter.
+        """Returns 64-bit words `[n, count]`; row k encrypts `clients[k]` and a counter by AES-256.
 
         A client's words are indistinguishable from uniform ones even given the words of all other
-        clients, which `per_client` does not guarantee. Requires seeded keys.
+        clients, which `per_client` does not guarantee. Raises `ValueError` without clients or seed.
         """
         if self.clients is None or self.seed is None:
             raise ValueError("these keys name no clients, or have no seed; keyed words need both")
@@ -175,7 +178,11 @@ class Keys:
         return int(self.bits(1)[0] >> np.uint64(1))
 
     def per_client(self, count: int, salt: int = 0) -> Words:
-        """Returns words `[n, count]`; a seeded row k depends on seed, client k and `salt` only."""
+        """Returns uniform 64-bit words `[n, count]`, one row for each of the n clients.
+
+        If the keys are seeded, row k depends only on the seed, `clients[k]` and `salt`. Raises
+        `ValueError` without clients.
+        """
         if self.clients is None:
             raise ValueError("these keys name no clients; pass clients to Streams.at")
         if self.seed is None:
@@ -213,7 +220,7 @@ class Streams:
 
         Args:
           stream: its name; the part before "/" determines whether the stream is private.
-          round: the round, or 0.
+          round: the round, from 1; 0 for streams that do not depend on a round.
           clients: ids of clients, shape [n], for one stream per client.
 
         Raises:
@@ -244,7 +251,7 @@ _GENERATORS = threading.RLock()
 def drawing_alone(devices: Sequence[Any] = ()) -> Iterator[None]:
     """Returns a context with exclusive use of torch's generators for the CPU and `devices`.
 
-    Other threads of privfed wait, and the generators' states are restored afterwards.
+    Other threads that enter such a context wait. The generators' states are restored afterwards.
     """
     import torch
 

@@ -30,7 +30,7 @@ def number(value: float | None) -> str:
 
 
 def size_of(count: float) -> str:
-    """Formats a number of bytes: 1.2 MB."""
+    """Formats a number of bytes in units of powers of 1000, such as "1.2 MB"."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -39,7 +39,7 @@ def size_of(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Formats a duration in seconds: 1.2 min."""
+    """Formats a duration, given in seconds, as seconds, minutes or hours, such as "1.7 min"."""
     if seconds < 100:
         return f"{seconds:.2g} s"
     if seconds < 6000:
@@ -53,13 +53,13 @@ def utc(seconds: float) -> str:
 
 
 def about_groups(name: str) -> bool:
-    """Whether the measure `name` is that of one group, or compares groups."""
+    """Whether the measure `name` is of one group of examples, or compares groups."""
     apart = ("worst_group_", "group_gap_", "opportunity_gap")
     return name.endswith("]") or name.startswith(apart)
 
 
 def measure(name: str, value: float) -> str:
-    """Formats the measure `name`; accuracies, including those of groups, are in per cent."""
+    """Formats the `value` of the measure `name`; accuracies, also of groups, are in per cent."""
     of_all = name.partition("[")[0].removeprefix("worst_group_")
     return f"{value:.2%}" if of_all == "accuracy" else f"{value:.4g}"
 
@@ -80,7 +80,9 @@ def visible(text: str) -> str:
 
 
 def visible_toml(text: str) -> str:
-    r"""Returns equivalent TOML: invisible characters occur in strings only, and are escaped there.
+    r"""Returns the TOML document `text` with invisible characters escaped as in TOML strings.
+
+    The result is equivalent, since such characters can occur in strings only.
 
     >>> print(visible_toml('name = "a\x9b"'))
     name = "a\u009b"
@@ -139,7 +141,7 @@ def _words(name: str) -> list[str]:
 
 
 def _apart(name: str, other: str) -> int:
-    """Returns the lower bound on the edit distance, computed from the lengths alone."""
+    """Returns a lower bound on the edit distance, computed from the lengths alone."""
     return abs(len(" ".join(_words(name))) - len(" ".join(_words(other))))
 
 
@@ -162,7 +164,7 @@ def _slips(name: str, other: str) -> int:
 
 
 def dump(value: Mapping[str, Any], indent: int | None = None) -> str:
-    """Returns `value` as one object of strict JSON."""
+    """Returns `value` as one object of strict JSON; see the module for infinities and NaN."""
     text = json.dumps(_strict(value), indent=indent, allow_nan=False)
     return text.replace("\x7f", "\\u007f")  # the one control character that JSON does not escape
 
@@ -178,7 +180,7 @@ def _strict(value: Any) -> Any:
 
 
 def with_numbers(value: Any) -> Any:
-    """Converts the strings "inf" and "-inf" in a parsed output of `dump` back to numbers."""
+    """Returns a parsed output of `dump` with the strings "inf" and "-inf" as numbers again."""
     if isinstance(value, Mapping):
         return {key: with_numbers(item) for key, item in value.items()}
     if isinstance(value, list):

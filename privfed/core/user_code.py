@@ -22,8 +22,9 @@ _OTHERS = (
 
 
 def sources_digest(classes: Iterable[Any]) -> str:
-    """Returns SHA-256 of names and sources of `classes` outside `_OTHERS`; "" if there are none.
+    """Returns the SHA-256 of names and sources of users' own `classes`; "" if there are none.
 
+    Classes of privfed, Python's standard library and the packages in `_OTHERS` are left out.
     Comments and formatting do not count. If a source cannot be read, as for code typed at a
     prompt, only the name is hashed.
     """
@@ -50,7 +51,7 @@ def _sources(theirs: set[Any]) -> Iterator[str]:
 
 
 def _lambdas(function: Any) -> Iterator[str]:
-    """Yields the syntax of lambdas in the line of `function` with the same arguments."""
+    """Yields the syntax of each lambda in the first line of `function` with the same arguments."""
     code = function.__code__
     nodes = ast.walk(ast.parse("".join(inspect.findsource(function)[0])))
     lambdas = [node for node in nodes if isinstance(node, ast.Lambda)]

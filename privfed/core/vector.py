@@ -29,7 +29,7 @@ def all_finite(numbers: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Layout:
-    """The names and sizes of a row's parts, in order: `(("delta", d), ("weight", 1))`."""
+    """The names and sizes of a row's parts, in order: for example (("delta", d), ("weight", 1))."""
 
     parts: tuple[tuple[str, int], ...]
 
@@ -61,13 +61,13 @@ class Shapes:
 
     @classmethod
     def of(cls, module: nn.Module) -> Shapes:
-        """Returns the layout of the trainable parameters of `module`."""
+        """Returns the names and shapes of the trainable parameters of `module`."""
         named = [(name, tuple(p.shape)) for name, p in module.named_parameters() if p.requires_grad]
         return cls(tuple(name for name, _ in named), tuple(shape for _, shape in named))
 
     @classmethod
     def named(cls, shapes: Mapping[str, tuple[int, ...]]) -> Shapes:
-        """Returns the layout of parameters with these `shapes` by name, in order."""
+        """Returns the `Shapes` of parameters with these names and shapes, in this order."""
         return cls(tuple(shapes), tuple(shapes.values()))
 
     @property
@@ -86,7 +86,10 @@ class Shapes:
         return tuple(math.prod(shape) for shape in self.shapes)
 
     def flatten(self, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Returns the parameters, by name, as one new vector `[d]`."""
+        """Returns `parameters`, tensors by name, as one new vector `[d]`; other names are ignored.
+
+        Raises `KeyError` if one is missing.
+        """
         return torch.cat([parameters[name].detach().reshape(-1) for name in self.names])
 
     def flatten_exactly(self, parameters: Mapping[str, Tensor]) -> Tensor:

@@ -24,7 +24,7 @@ NO_LABEL = -1
 class Meaning:
     """The meaning of labels: names of classes or of label columns.
 
-    A number to predict is y * scale + shift in the label's own unit.
+    If labels are numbers to predict, a label y is y * scale + shift in the unit of the source.
     """
 
     names: tuple[str, ...] = ()
@@ -84,7 +84,10 @@ class Examples:
         return replace(self, x=x, y=self.y[chosen], owners=owners, sites=sites)
 
     def synthetic(self, count: int) -> tuple[Tensor, Tensor]:
-        """Returns random features and zero labels of `count` synthetic examples of this form."""
+        """Returns random features and zero labels of `count` synthetic examples.
+
+        They have the shapes, types and inputs of these examples; the seed is fixed.
+        """
         generator, device = torch.Generator().manual_seed(0), self.y.device
         shape = (count, *self.x.shape[1:])
         if self.inputs:
@@ -145,7 +148,7 @@ class Federation:
     _stages: dict[int, Federation] = field(default_factory=dict, repr=False, compare=False)
 
     def at(self, round: int) -> Federation:
-        """Returns the population with the labels of `round`."""
+        """Returns the population with the labels that examples have in `round` (`relabelled`)."""
         passed = sum(1 for start, _ in self.relabelled if start <= round)
         if not passed:
             return self
@@ -197,11 +200,17 @@ class Federation:
         return self.test_scale > 1.0
 
     def sizes(self, ids: Indices) -> Indices:
-        """Returns the clients' numbers of examples `[c]`, for simulations only: never published."""
+        """Returns the number of examples `[c]` of each of the clients (or entries) `ids` `[c]`.
+
+        For simulations only: never published.
+        """
         return self.offsets[ids + 1] - self.offsets[ids]
 
     def class_counts(self, ids: Indices) -> Tensor | None:
-        """Returns clients' label counts by class `[c, classes]`; None if labels are not classes."""
+        """Returns the number of labels of each class `[c, classes]` for each of the clients `ids`.
+
+        None if labels are not classes.
+        """
         y, classes = self.examples.y, self.examples.classes
         if y.dtype != torch.int64:
             return None
@@ -226,7 +235,7 @@ class Federation:
         return np.searchsorted(self.persons, self.persons)
 
     def population(self) -> Population:
-        """Returns what samplers may use: clients' sizes, identities and sites."""
+        """Returns the facts that samplers may use: clients' sizes, identities and sites."""
         ids = np.arange(self.clients)
         return Population(self.sizes(ids), self.identify(ids), self.sites)
 

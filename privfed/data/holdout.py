@@ -50,9 +50,9 @@ def refuse_shared_rows(pool: Examples, test: Examples) -> None:
 
 
 def bounds_warning(test: Examples) -> str:
-    """Returns a warning that numbers in `test` are beyond their declared bounds.
+    """Returns a warning if numbers in `test`, a public test set, are beyond their declared bounds.
 
-    Returns "" if this concerns at most 1 % of the numbers of each declaration.
+    Returns "" if, for each declared pair of bounds, at most 1 % of the numbers are beyond them.
     """
     outside = test.outside
     if isinstance(test.x, Mapped) and len(test):
@@ -110,7 +110,7 @@ def _only(federation: Federation, chosen: np.ndarray) -> Federation:
 
 @dataclass(frozen=True)
 class HoldoutSplit:
-    """The training examples `pool`, the test set, and its clients that are declared public.
+    """The training examples `pool`, the test set, and the names of test clients declared public.
 
     `typical` is an estimate of a client's number of examples from public facts; None if unknown.
     `shared` states whether clients of the test set also train.

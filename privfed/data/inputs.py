@@ -130,7 +130,7 @@ class Input(Part):
         )
 
     def synthetic(self, count: int, generator: torch.Generator) -> Tensor:
-        """Returns synthetic values `[count, *shape]`.
+        """Returns random values `[count, *shape]` of this input, drawn without data.
 
         Token ids include the largest one, and masks may end in zeros.
         """
@@ -156,7 +156,11 @@ def by_position(inputs: Inputs) -> bool:
 
 
 def side_by_side(values: Mapping[str, Tensor], inputs: Inputs) -> Tensor:
-    """Concatenates inputs `[N, *shape]` to one tensor `[N, entries]`; a single `X` is unchanged."""
+    """Returns inputs `[N, *shape]` concatenated to `[N, entries]`; a single input "x" unchanged.
+
+    The order is that of the inputs' names; the type is int64 if all inputs are integers, otherwise
+    float32.
+    """
     if by_position(inputs):
         return values[X]
     kind = torch.int64 if all(each.integral for each in inputs.values()) else torch.float32
@@ -174,7 +178,7 @@ def by_name(x: Tensor, inputs: Inputs) -> dict[str, Tensor]:
 
 
 def synthetic_inputs(inputs: Inputs, count: int, seed: int = 0) -> Tensor:
-    """Returns the synthetic examples of all inputs, as one tensor like that of `side_by_side`."""
+    """Returns `count` synthetic examples, as one tensor of all inputs (`side_by_side`)."""
     generator = torch.Generator().manual_seed(seed)
     values = {name: each.synthetic(count, generator) for name, each in sorted(inputs.items())}
     return side_by_side(values, inputs)

@@ -104,9 +104,9 @@ class Mapped:
         return self.store[rows]
 
     def outside(self) -> tuple[float, tuple[float, float]]:
-        """Returns the fraction of numbers outside `bounds`, and a range.
+        """Returns the fraction of these rows' stored numbers outside `bounds`, and a range.
 
-        The range is the smallest one that contains all numbers and the bounds.
+        The range (low, high) is the smallest one that contains all these numbers and the bounds.
         """
         low, high = self.bounds
         beyond, count, least, most = 0, 0, low, high

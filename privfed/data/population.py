@@ -110,7 +110,7 @@ def _present(split: HoldoutSplit, owners: Indices, built: int) -> int:
 
 
 def _identities(names: tuple[str, ...]) -> Indices | None:
-    """Returns the clients' identities `[clients]`, if the source names them."""
+    """Returns the identities `[clients]` of clients with these names; None without names."""
     return np.array([client_number(name) for name in names], dtype=np.int64) if names else None
 
 

@@ -48,10 +48,10 @@ NO_SITES = Sites(0)
 
 @dataclass(frozen=True)
 class Entries:
-    """The client and site of each entry of the store.
+    """The client and site of each entry; an entry is one client at one of its sites.
 
     `owners` `[N]` is the entry of each example; `sites` and `persons` `[entries]` are the site and
-    the client of each entry, in ascending order.
+    the client of each entry, ordered by client, then site.
     """
 
     owners: Indices
@@ -232,7 +232,12 @@ def _assigned_by_chance(
 
 
 def earlier_sums(amounts: Indices, owners: Indices) -> Indices:
-    """Returns for each example `[N]` the sum of `amounts` over its owner's earlier examples."""
+    """Returns for each example `[N]` the sum of `amounts` over its owner's earlier examples.
+
+    Args:
+      amounts: one number for each example, shape [N].
+      owners: client of each example, shape [N].
+    """
     order = np.argsort(owners, kind="stable")
     earlier = np.cumsum(amounts[order]) - amounts[order]
     _, first, counts = np.unique(owners[order], return_index=True, return_counts=True)

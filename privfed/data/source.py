@@ -83,10 +83,10 @@ class DeclaresExamples(Protocol):
 
 @runtime_checkable
 class CountsEarlier(Protocol):
-    """A source whose release is counted next to earlier runs, which its own ledger leaves out."""
+    """A source of statistics whose ε includes `earlier` runs, which its own ledger leaves out."""
 
     earlier: list[str]
-    """The run directories."""
+    """The directories of earlier runs on the same clients."""
 
 
 @runtime_checkable

@@ -70,7 +70,10 @@ def adapt(layer: nn.Module, weight: str, a: Tensor, b: Tensor, scale: float) -> 
 
 
 def merge(layer: nn.Module) -> None:
-    """Adds each change to its weight in `layer`, freezes the weight, and removes the factors."""
+    """Adds the change s B A to each adapted weight of `layer`, and removes the factors.
+
+    The merged weights are frozen.
+    """
     changed = {each: getattr(layer, each).detach().clone() for each in adapted_weights(layer)}
     unadapt(layer)
     for weight, value in changed.items():
@@ -183,9 +186,10 @@ def adapt_model(module: nn.Module, lora: Lora, keys: Keys) -> None:
 
 
 def merge_model(module: nn.Module, trained: Collection[str]) -> tuple[str, ...]:
-    """Merges each change into its weight; returns the names of the trained parameters afterwards.
+    """Merges all adapters of `module` into its weights; returns the names of trained parameters.
 
-    A merged weight counts as trained if one of its factors is in `trained`.
+    `trained` has the names of trained parameters before merging. A merged weight counts as trained
+    if one of its factors is in `trained`.
     """
     weights: list[str] = []
     for name, layer in list(module.named_modules()):
@@ -210,7 +214,10 @@ def refuse_unused(gradients: Mapping[str, Tensor]) -> None:
 
 
 def _places(module: nn.Module, targets: Collection[str]) -> list[Place]:
-    """Returns the weights that `targets` name. Raises `Refused` if a target names none."""
+    """Returns the weights that `targets` name.
+
+    Raises `Refused` if there are no targets, or a target names no weight.
+    """
     places = list(_all_places(module))
     if not targets:
         _refuse_targets("no module is named", places)

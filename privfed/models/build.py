@@ -133,9 +133,9 @@ def _built(
 
 
 def count_outputs(model: Model, examples: Examples, output: Key) -> int | None:
-    """Returns the number of outputs per example that `model` has if one is requested.
+    """Returns the number of outputs per example that `model` has if it is built with `width` 1.
 
-    None if the outputs are not `[B, outputs]`.
+    None if the outputs are not of shape `[B, outputs]`.
 
     Args:
       model: the recipe.
@@ -178,7 +178,7 @@ def _synthetic_features(examples: Examples) -> Tensor:
 def _refuse_parameters(module: nn.Module) -> None:
     """Refuses a TorchScript module, and parameters that cannot be parts of one float32 vector.
 
-    These are complex ones, trained ones of another type, and several that share memory.
+    Such parameters are complex, or trained but not float32, or several that share memory.
     """
     if isinstance(module, torch.jit.ScriptModule):
         raise Refused(

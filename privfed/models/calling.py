@@ -25,7 +25,10 @@ from privfed.models.peft_format import of_transformers
 
 @contextlib.contextmanager
 def scoring(module: nn.Module) -> Iterator[None]:
-    """Returns a context in which `module` and its submodules are in evaluation mode."""
+    """Returns a context in which `module` and its submodules are in evaluation mode.
+
+    Their modes are restored afterwards.
+    """
     modes = {part: part.training for part in module.modules()}
     module.eval()
     try:
@@ -44,7 +47,10 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 def failed_layer(error: BaseException, module: nn.Module) -> str:
-    """Returns name and type of the innermost layer whose call raised `error`; "" without one."""
+    """Returns name and type of the innermost layer of `module` whose call raised `error`.
+
+    "" if no named layer was being called.
+    """
     names = {id(part): name for name, part in module.named_modules() if name}
     called = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]
     layers = [part for part in called if isinstance(part, nn.Module) and id(part) in names]
@@ -53,7 +59,7 @@ def failed_layer(error: BaseException, module: nn.Module) -> str:
 
 @contextlib.contextmanager
 def errors_as_refusals(x: Tensor, module: nn.Module) -> Iterator[None]:
-    """Returns a context that converts any error of a user's module on x to `Refused`."""
+    """Returns a context that converts any error of a user's `module`, called on x, to `Refused`."""
     try:
         yield
     except Refused:

@@ -16,7 +16,7 @@ from privfed.data.preprocessing import Preprocessing
 
 @dataclass(frozen=True)
 class Task:
-    """Public constants of a task.
+    """Public constants of a learning task, from which a loss derives default values of keys.
 
     `squared_norm` bounds the squared L2 norm of every example (None if no bound is declared), and
     `cohort` is the expected number of clients in a round.

@@ -93,7 +93,7 @@ def layout_digest(module: nn.Module) -> str:
 
 
 def code_digest(module: nn.Module) -> str:
-    """Returns the SHA-256 of the sources of all classes in `module` except torch's own."""
+    """Returns the SHA-256 of the sources of users' own classes in `module` (`sources_digest`)."""
     return sources_digest({base for part in module.modules() for base in type(part).__mro__})
 
 

@@ -52,7 +52,10 @@ class FullNetwork(Network):
 
 
 def full_network(network: Network) -> Network:
-    """Returns `network` as clients train it; itself without a local part or averaged statistics."""
+    """Returns `network` as clients train it, with its local part and averaged statistics.
+
+    If it has neither, `network` itself is returned.
+    """
     local = network.local
     if not (local.names or network.averaged.names):
         return network

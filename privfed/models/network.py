@@ -55,7 +55,7 @@ class Network:
     fingerprint: tuple[float, ...] = ()
     channels_last: bool = False
     form: Form | None = None
-    """The form of its examples."""
+    """The form of the run's examples; None if it is unknown."""
     local: Shapes = field(default_factory=lambda: Shapes((), ()))
     """Names and shapes of the constants that each client trains locally: see `local_part`."""
     averaged: Shapes = field(default_factory=lambda: Shapes((), ()))
@@ -75,7 +75,10 @@ class Network:
 
     @property
     def linear(self) -> bool:
-        """Whether `stacked_forward` supports all layers, and gradients are in full precision."""
+        """Whether all layers are linear or elementwise, and gradients are in full precision.
+
+        `stacked_forward` then computes stacked models.
+        """
         return self._layers is not None and not self.mixed
 
     @property
@@ -189,7 +192,7 @@ class Network:
     def _mean_loss(
         self, leaves: Leaves, x: Tensor, y: Tensor, factors: dict[str, Factor] | None = None
     ) -> Tensor:
-        """Returns one model's mean loss; for `factors`, see `sequence_forward`."""
+        """Returns one model's mean loss on its examples; for `factors`, see `sequence_forward`."""
         x = channels_last(x) if self.channels_last and not x.is_cuda else x
         with torch.enable_grad():
             outputs = self._call(leaves, x, self.mixed, factors)
@@ -308,7 +311,10 @@ class Network:
 
     @torch.no_grad()
     def scored(self, flat: Tensor, examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields outputs and labels of `examples` in pieces, computed in evaluation mode."""
+        """Yields the model's outputs and the labels, one pair for each batch of `examples`.
+
+        Outputs are computed in evaluation mode, without dropout.
+        """
         flat = flat.clone()  # the module may change it in place
         outputs = math.prod(examples.y.shape[1:]) * examples.classes
         count = max(1, min(_BATCH_SIZE, _OUTPUTS // max(outputs, 1)))

@@ -40,7 +40,7 @@ class Lstm(Part):
 
 
 class _NextCharacter(nn.Module):
-    """Outputs `[B, T, tokens]` for tokens `[B, T]`."""
+    """The module of `Lstm`: maps tokens `[B, T]` to outputs `[B, T, tokens]`."""
 
     def __init__(self, tokens: int, embedding: int, hidden: int, layers: int) -> None:
         super().__init__()

@@ -39,7 +39,7 @@ _HARMLESS = frozenset(
 
 
 def of_transformers(module: nn.Module, name: str) -> bool:
-    """Whether `module` is of the class `name` of the library transformers."""
+    """Whether `module` is an instance of the class `name` of the library transformers."""
     return any(
         kind.__name__ == name and kind.__module__.startswith("transformers.")
         for kind in type(module).__mro__

@@ -61,7 +61,10 @@ def unsound(network: Network, examples: Examples, batch_size: int) -> str:
 
 
 def as_asked_for(network: Network, examples: Examples) -> str:
-    """Returns the text about the precision of `network` in a plan; empty for full precision."""
+    """Returns a text that states mixed precision of `network`; empty for full precision.
+
+    It also states whether mixed precision has no effect, since batches have too few rows.
+    """
     if not network.mixed:
         return ""
     exact = _gradient(replace(network, mixed=0), examples)

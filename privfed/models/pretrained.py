@@ -51,7 +51,7 @@ def mark(module: nn.Module, trained: Iterable[str], origins: Origins) -> None:
 
 
 def origins_of(module: nn.Module) -> tuple[Origins, ...]:
-    """Returns the known origins of the weights of `module`."""
+    """Returns the distinct known origins of the weights of `module`; () if none is known."""
     marked = [vars(part)[_MARK] for part in module.modules() if _MARK in vars(part)]
     digests = [_digest(tensor) for tensor in _tensors(module).values()]
     known = [_HANDED_OUT[digest] for digest in digests if digest in _HANDED_OUT]
@@ -105,7 +105,7 @@ _PROGRAMS = {".pt2", ".onnx"}
 
 
 def start_files(init: str) -> list[Path]:
-    """Returns the files to load for `model.init`: itself, or those in a folder."""
+    """Returns the files to load for `model.init`: `init`, or files of a run or adapter folder."""
     path = Path(init)
     if is_adapter_folder(init):
         return [path / WEIGHTS]

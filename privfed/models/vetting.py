@@ -291,7 +291,7 @@ def _same(outputs: Tensor, other: Tensor) -> bool:
 
 
 def _state(module: nn.Module) -> dict[str, Tensor]:
-    """Copies of all tensors of the module, including plain attributes."""
+    """Returns copies of all tensors of the module by name, including plain attributes."""
     return {name: tensor.detach().clone() for name, tensor in _tensors(module)}
 
 

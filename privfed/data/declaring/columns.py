@@ -193,7 +193,10 @@ _DECIMAL_COMMA_OR_WHOLE = re.compile(r"[-+]?\d+(,\d+)?")
 
 
 def numeric_kind(column: np.ndarray, missing_words: Sequence[str] = ()) -> ColumnKind:
-    """Returns the declaration of numbers `[N, *]`; empty cells and `missing_words` are NaN."""
+    """Returns the declaration of a column of numbers `[N, *]`, which may be to leave it out.
+
+    NaN stands for empty cells and for cells with one of `missing_words`.
+    """
     cells = column.astype(np.float64).reshape(-1)
     finite = cells[np.isfinite(cells)]
     if not len(finite):
@@ -222,7 +225,10 @@ def _median(finite: np.ndarray) -> float:
 
 
 def mixed_kind(words: Words, dialect: Dialect) -> ColumnKind | None:
-    """Returns the declaration of numbers with a few words like "unknown"; else None."""
+    """Returns the declaration of a column of numbers and a few words such as "unknown".
+
+    None for other columns. The words count as empty (`few_and_rare`).
+    """
     cells = {value: _number(value, dialect) for value in words.values}
     odd = [value for value, cell in cells.items() if cell is None]
     numbers = {cell for cell in cells.values() if cell is not None and math.isfinite(cell)}
@@ -240,7 +246,11 @@ def _number(value: str, dialect: Dialect) -> float | None:
 
 
 def decimal_of(columns: Collection[np.ndarray | Words | str]) -> str:
-    """Infers the decimal mark ("." or ",") of columns that were read with "." as the mark."""
+    """Infers the decimal mark ("." or ",") of columns that were read with "." as the mark.
+
+    It is "," if the words of some column are all integers or numbers with a decimal comma, and no
+    column of numbers has a fraction.
+    """
     words = [column.values for column in columns if isinstance(column, Words)]
     commas = any(
         any(map(DECIMAL_COMMA.fullmatch, values))
@@ -260,7 +270,8 @@ MOST_CATEGORIES = 20
 def column_kind(column: np.ndarray | Words | str, dialect: Dialect | None) -> ColumnKind:
     """Infers the declaration of `column`: numbers `[N, *]`, words, or the name of another type.
 
-    If a `dialect` is given, words that are mostly numbers in that dialect are declared as numbers.
+    If a `dialect` is given, a column of words that are numbers in that dialect, except for a few,
+    is declared as numbers.
     """
     if isinstance(column, str):
         return LeftOutColumn(f"of type {column}")

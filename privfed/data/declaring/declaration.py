@@ -108,7 +108,7 @@ _COMMENT = 34
 
 @dataclass(frozen=True)
 class SampleSites:
-    """The sites of a sample.
+    """The sites in a public sample of a table.
 
     Attributes:
       column: name of the sites' column.
@@ -153,7 +153,7 @@ class Declaration:
         }
 
     def tables(self) -> dict[str, list[tuple[str, Any]]]:
-        """Returns the subsections of [data], each a list of columns with their declarations."""
+        """Returns name of a subsection of [data] -> pairs (key of a column, its declaration)."""
         tables: dict[str, list[tuple[str, Any]]] = {}
         for name, column in self.kinds.items():
             key = self.key(name)
@@ -171,14 +171,16 @@ class Declaration:
         return {name: tables[name] for name in order if name in tables}
 
     def key(self, name: str) -> str:
-        """Returns the key of column `name`: for numbers, escaped, unless a column is so named."""
+        """Returns the key of column `name`: a pattern (with escapes) if numeric, otherwise `name`.
+
+        It is `name` also if another column has that pattern as its name.
+        """
         pattern = escape(name)
         alone = isinstance(self.kinds[name], NumericColumn) and pattern not in self._taken
         return pattern if alone else name
 
     @cached_property
     def _taken(self) -> frozenset[str]:
-        """The names of all columns."""
         site = {self.sites.column} if self.sites else set()
         return frozenset({*self.kinds, self.label, self.client, *site})
 
@@ -200,7 +202,7 @@ def _empty(column: ColumnKind) -> float | str | None:
 
 
 def run_file(sample: str, declared: Declaration) -> str:
-    """Returns the text of a run file: [data] with reasons, and placeholders to fill in."""
+    """Returns a run file: [data] with reasons as comments, and placeholders to fill in."""
     lines = [
         f"# Inferred from {_plain(sample)}, a public sample. Check every bound and value before",
         "# you train: private values beyond them are clipped, or count as no category.",
@@ -326,12 +328,10 @@ def _line(key: str, value: Any, why: str = "") -> str:
 
 
 def _key(key: str) -> str:
-    """Returns `key` in TOML syntax, quoted if necessary."""
     return tomli_w.dumps({key: 0}).rsplit(" = ", 1)[0]
 
 
 def _value(value: Any) -> str:
-    """Returns `value` in TOML syntax, on one line."""
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, dict):

@@ -95,7 +95,10 @@ def declare_file(
 
 
 def declare_object(sample: TableObject, label: str, client: str, site: str = "") -> Declaration:
-    """Infers the declaration of a table passed in Python, as `declare_file` does for a file."""
+    """Infers the declaration of a table passed in Python, as `declare_file` does for a file.
+
+    Arguments and errors are those of `declare_file`.
+    """
     _refuse_missing(sample, sample.names(), label, client, site)
     columns = sample_of_arrow(sample.all_columns(), sample.called, sample.dialect)
     dialect = sample.dialect

@@ -43,7 +43,7 @@ _BATCH_SIZE = 2**22
 
 @dataclass(frozen=True)
 class ArrayForm:
-    """Arrays of one `shape`, whose numbers are clipped to `bounds`."""
+    """The form of examples that are arrays: their `shape`, and `bounds` that clip their numbers."""
 
     shape: tuple[int, ...]
     bounds: tuple[float, float]

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def text_cells(column: pyarrow.ChunkedArray, called: str, place: PlaceOf) -> list[str]:
-    """Returns the texts `[N]` of a column. Refuses another type, or an empty cell."""
+    """Returns the texts `[N]` of a column.
+
+    Raises `Refused` if the column holds no text, or a cell is empty.
+    """
     import pyarrow
 
     if not (pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)):

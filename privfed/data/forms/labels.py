@@ -18,7 +18,7 @@ from privfed.data.preprocessing import Preprocessing
 
 @dataclass(frozen=True)
 class ClassForm:
-    """Classes, either by their `names` or as the numbers 0 to `classes` - 1."""
+    """The declared classes of labels: their `names`, or the numbers 0 to `classes` - 1."""
 
     classes: int
     names: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class ClassForm:
         return np.array(codes, dtype=np.int64)
 
     def _number(self, value: object) -> int:
-        """Returns the class with the number `value`, a number or its digits; -1 without one."""
+        """Returns the class that `value`, a number or its digits as text, states; -1 if none."""
         if isinstance(value, str) and value.isascii() and value.isdecimal():
             value = int(value[:20])
         if isinstance(value, int | float) and 0 <= value < self.classes and value == int(value):

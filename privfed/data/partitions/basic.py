@@ -48,14 +48,17 @@ class Simulated(Part):
     assigns: ClassVar[bool] = True
 
     def sizes(self, examples: int, clients: int, rng: np.random.Generator) -> Indices:
-        """Returns the sizes of clients, in total `examples`; equal sizes differ by at most 1."""
+        """Returns the number of examples of each client `[clients]`, in total `examples`.
+
+        The order is random; with `size_exponent` 0 the numbers differ by at most 1.
+        """
         shares = np.arange(1, clients + 1) ** -self.size_exponent
         ends = np.round(np.concatenate([[0.0], np.cumsum(shares / shares.sum())]) * examples)
         return rng.permutation(np.diff(ends).astype(np.int64))
 
 
 class Iid(Simulated):
-    """A random assignment: sizes differ by at most one, or follow a power law."""
+    """A random assignment: clients' sizes differ by at most one, or follow a power law."""
 
     by_chance: ClassVar[bool] = True
 

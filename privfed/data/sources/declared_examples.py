@@ -54,7 +54,7 @@ def declared_columns(source: DeclaredTable) -> Examples:
 
 
 class DeclaredExamples(Part):
-    """The declaration of arrays or texts, with or without classes, however they are read."""
+    """The declaration of examples that are arrays or texts, common to all formats of files."""
 
     x: str = Field(min_length=1, examples=["x"])
     """Column, field or array of the features: images, other arrays of numbers, or text."""

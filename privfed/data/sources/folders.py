@@ -84,7 +84,7 @@ def _by_folder(client: Path, called: str) -> Iterator[tuple[Path, str]]:
 def _by_table(client: Path, called: str, labels: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
     """Yields a client's files, each with the label that the table states for "CLIENT/FILE".
 
-    Raises `Refused` if it has no row of a file.
+    Raises `Refused` if the table has no row for a file.
     """
     for number, path in enumerate(_entries(client, called, folders=False), start=1):
         name = f"{client.name}/{path.name}"
@@ -116,7 +116,10 @@ def _entries(folder: Path, called: str, folders: bool) -> list[Path]:
 
 
 def _labels(path: Path) -> dict[str, str]:
-    """Returns labels by file. Refuses missing columns, empty cells, or a repeated file."""
+    """Returns file ("CLIENT/FILE") -> label, from the table at `path`.
+
+    Raises `Refused` for missing columns, empty cells or a repeated file.
+    """
     table = TableFile(path, Dialect())
     refuse_absent([("label_table", name) for name in (_FILE, _LABEL)], table.names(), table)
     words = table.read({}, {name: repr(name) for name in (_FILE, _LABEL)}).words

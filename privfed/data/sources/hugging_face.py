@@ -175,7 +175,7 @@ class HuggingFace(DeclaredExamples):
     """Split of the public test set."""
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Returns two origins: this client column in any table, and any table at all."""
+        """Returns two origins: tables with the same client column, and all tables."""
         return (f"table: {self.client}", "table*")
 
     def load(self, clients: int, streams: Streams) -> Examples:

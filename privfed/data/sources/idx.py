@@ -108,7 +108,10 @@ class Idx(Part):
         )
 
     def _pair(self, prefix: str) -> tuple[Path, Path]:
-        """Returns the files of images and labels. Refuses a folder without exactly one pair."""
+        """Returns the files of images and of labels whose names begin with `prefix`.
+
+        Raises `Refused` unless there is exactly one such pair.
+        """
         folder = Path(self.path)
         if not folder.is_dir():
             raise Refused(

@@ -29,7 +29,7 @@ from privfed.data.sources.text import PRINTABLE, Characters, decoded
 
 @dataclass(frozen=True)
 class LeafUser:
-    """A user's examples, and its `place`: the file, and the user's index in it."""
+    """A user's lists x and y, and `place`, for messages: the file, and the user's index in it."""
 
     name: str
     place: str
@@ -62,7 +62,7 @@ def read_users(folder: Path) -> list[LeafUser]:
 def place_of(users: Sequence[LeafUser], owners: np.ndarray, index: int) -> str:
     """Returns the name of example `index` in messages.
 
-    `owners` `[N]` is each example's user, in ascending order.
+    `owners` `[N]` is the index of each example's user in `users`, in ascending order.
     """
     owner = int(owners[index])
     return f"{users[owner].place}, example {index - np.searchsorted(owners, owner) + 1}"
@@ -280,7 +280,8 @@ class Leaf(Part):
     def _scaled(self, x: np.ndarray, place: PlaceOf) -> tuple[np.ndarray, int]:
         """Returns numbers `[N, features]` scaled onto [-1, 1], and how many were clipped.
 
-        If `bounds` is not declared, numbers beyond the default bounds are refused.
+        If `bounds` is [], they are unchanged. If it is not declared, numbers beyond the default
+        bounds are refused.
         """
         if not self.bounds:
             return x, 0

@@ -46,7 +46,7 @@ class GivenTable(DeclaredTable):
         return part_with_objects(cls, cls, rows=rows, test=test)
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Returns two origins: this client column in any table, and any table at all."""
+        """Returns two origins: tables with the same client column, and all tables."""
         return (f"table: {self.client}", "table*")
 
     def load(self, clients: int, streams: Streams) -> Examples:
@@ -246,7 +246,7 @@ class Table(DeclaredTable):
         return None if Path(self.path).suffix.lower() == ".npz" else super().squared_norm
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Returns two origins: this client column, in any file, and this file."""
+        """Returns two origins: tables with the same client column, and the file at `path`."""
         return origins_of_file(self.client, self.path)
 
     def load(self, clients: int, streams: Streams) -> Examples:
@@ -271,6 +271,6 @@ class Table(DeclaredTable):
 
 
 def origins_of_file(client: str, path: str) -> tuple[str, ...]:
-    """Returns the origins of a table in a file: its client column, and its location."""
+    """Returns two origins (`Source.sources`) of a table in a file: client column and location."""
     place = hashlib.sha256(str(Path(path).resolve()).encode()).hexdigest()
     return (f"table: {client}", f"table at {place[:16]}")

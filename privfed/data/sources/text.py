@@ -51,12 +51,12 @@ class Characters:
         return len(self._tokens) + 2
 
     def encode(self, text: str) -> np.ndarray:
-        """Returns the token of each piece of `text`, int64 `[pieces]`."""
+        """Returns the token of each of the `pieces` of `text`, int64 `[pieces]`."""
         tokens = [self._tokens.get(piece, UNKNOWN) for piece in self.pieces(text)]
         return np.array(tokens, dtype=np.int64)
 
     def pieces(self, text: str) -> Iterable[str]:
-        """Splits `text` into pieces of one token each: its characters."""
+        """Returns the parts of `text` that are one token each: here its characters."""
         return text
 
     def windows(self, text: str, length: int) -> tuple[np.ndarray, np.ndarray]:
@@ -74,7 +74,10 @@ class Characters:
 
 
 def stacked_windows(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[Tensor, Tensor]:
-    """Returns the windows x and y `[n, length]` of all texts, one after another, as tensors."""
+    """Returns the windows x and y `[n, length]` of several texts, concatenated, as tensors.
+
+    `parts` has the windows of each text, as from `Characters.windows`.
+    """
     x, y = (np.concatenate([part[n] for part in parts]) for n in (0, 1))
     return torch.from_numpy(x), torch.from_numpy(y)
 
@@ -134,7 +137,11 @@ class Text(Part):
 
 
 def decoded(file: Path, key: str) -> str:
-    """Returns the text in `file`, without a byte order mark. Refuses text that is not UTF-8."""
+    """Returns the text in `file`, without a byte order mark.
+
+    Raises `Refused` if it is not UTF-8, and `OSError` if the file cannot be read. `key` is the key
+    of the run file that names it.
+    """
     content = file.read_bytes()
     try:
         return content.decode("utf-8-sig")

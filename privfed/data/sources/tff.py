@@ -168,9 +168,9 @@ def _dataset(group: Any, name: str, called: str) -> Any:
 def _features(
     group: Any, name: str, stored: Sequence[tuple[int, ...]], called: str
 ) -> tuple[Any, tuple[int, ...] | None]:
-    """Returns a client's array and the shape of an example; if `stored` is empty, texts and None.
+    """Returns a client's array `[n, *shape]` and `shape`; if `stored` is empty, texts and None.
 
-    Raises `Refused` if the shape is not in `stored`.
+    Raises `Refused` if the array is missing or no array of numbers, or `shape` is not in `stored`.
     """
     dataset = _dataset(group, name, called)
     if not stored:

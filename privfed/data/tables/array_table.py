@@ -85,7 +85,7 @@ def of_clients(clients: Mapping[Any, Any], shapes: ArrayShapes, called: str) -> 
     """Joins the arrays of all clients to one table.
 
     Args:
-      clients: by the client's name, a pair (x, y) or a dataset of pairs.
+      clients: name of each client -> a pair (x, y) of arrays, or a dataset of pairs.
       shapes: the declared shapes.
       called: name of the data in messages.
 
@@ -113,13 +113,19 @@ def of_clients(clients: Mapping[Any, Any], shapes: ArrayShapes, called: str) -> 
 
 
 def of_pair(passed: Any, shapes: ArrayShapes, called: str) -> ArrayTable:
-    """Returns the table of a pair (x, y), without owners. Refuses one not as declared."""
+    """Returns the table of a pair (x, y) of arrays or a dataset of pairs, without owners.
+
+    Raises `Refused` if arrays are not as declared.
+    """
     x, y = _examples(passed, shapes, called)
     return ArrayTable(x, y if shapes.labelled else None, None, called)
 
 
 def of_inputs(passed: Any, shapes: ArrayShapes, called: str) -> ArrayTable:
-    """Returns the table of inputs without labels. Raises `Refused` if they are not as declared."""
+    """Returns the table of inputs (an array, or arrays by name) without labels or owners.
+
+    Raises `Refused` if they are not as declared.
+    """
     return ArrayTable(_inputs(passed, shapes, called), None, None, called)
 
 
@@ -160,7 +166,10 @@ def _examples(
 
 
 def _inputs(passed: Any, shapes: ArrayShapes, called: str) -> dict[str, np.ndarray]:
-    """Returns the arrays of declared inputs. Refuses other names, shapes or lengths."""
+    """Returns the arrays of declared inputs by name.
+
+    Raises `Refused` if names or shapes are not as declared, or lengths differ.
+    """
     if [*shapes.inputs] == [X] and not isinstance(passed, Mapping):
         arrays = {X: _array(passed, called)}
     elif not isinstance(passed, Mapping) or passed.keys() != shapes.inputs.keys():
@@ -239,7 +248,10 @@ def _array(passed: Any, called: str) -> np.ndarray:
 
 
 def numeric(array: np.ndarray | None, name: str, called: str) -> np.ndarray:
-    """Returns `array`. Raises `Refused` if it is not numeric."""
+    """Returns `array` as a NumPy array. Raises `Refused` if it is not numeric.
+
+    Messages call it `name`, an array of the table `called`.
+    """
     numbers = np.asarray(array)
     if numbers.dtype.kind not in "buif" or numbers.dtype.itemsize > 8:
         or_labels = (

@@ -15,12 +15,19 @@ _TABLES = "a pandas, Polars, Arrow or Hugging Face table"
 
 
 def is_dict_of_tables(candidate: Any) -> bool:
-    """Whether `candidate` is a dict of tables, as a data set with several splits is."""
+    """Whether `candidate` is a mapping with tables as values, such as a data set of several splits.
+
+    One value that is a table is enough.
+    """
     return isinstance(candidate, Mapping) and any(map(is_table, candidate.values()))
 
 
 def settled(table: Any) -> Any:
-    """Returns `table`, or an Arrow table of its rows if it may be a stream to read only once."""
+    """Returns an object with the rows of `table` that can be read repeatedly.
+
+    It is `table` itself, unless that may be a stream, which can be read only once: then it is an
+    Arrow table.
+    """
     import pyarrow
 
     if is_table(table) and not (is_pandas(table) or _is_hugging_face(table)):
@@ -36,7 +43,10 @@ def is_table(candidate: Any) -> bool:
 
 
 def table_names(table: Any, called: str) -> list[str]:
-    """Returns the names of the columns, as text. Raises `Refused` unless `table` is one table."""
+    """Returns the names of the columns, as text. Raises `Refused` unless `table` is one table.
+
+    The message calls it `called`.
+    """
     if is_dict_of_tables(table):
         raise Refused(
             f"{called} is a {type(table).__name__} of several tables; pass a single table"

@@ -59,7 +59,7 @@ class CellRules:
         shown: str,
         may_be_empty: bool = False,
     ) -> int:
-        """Counts the values of `array` `[N, *]` outside `bounds`.
+        """Returns the number of values of `array` `[N, *]` outside `bounds`.
 
         The array is read in pieces, so a memory-mapped array is never read as a whole.
 
@@ -100,9 +100,10 @@ class CellRules:
     def category_codes(
         self, words: Words, called: str, values: Sequence[object], may_be_empty: bool
     ) -> tuple[Indices, int]:
-        """Returns the index `[N]` of each row's word in `values`, and how many are undeclared.
+        """Returns the index `[N]` of each row's word in `values`, and a number of rows.
 
-        The index is -1 for an undeclared word or an empty cell.
+        The index is -1 for an undeclared word or an empty cell. The number counts the rows with an
+        undeclared word.
 
         Raises:
           Refused: if a cell is empty although `may_be_empty` is false, or a word is undeclared and
@@ -128,7 +129,10 @@ class CellRules:
         return codes, int(unknown.sum())
 
     def named_classes(self, words: Words, called: str, labels: Sequence[str]) -> Indices:
-        """Returns the index `[N]` of each row's label in `labels`. Refuses other words."""
+        """Returns the index `[N]` of each row's label in `labels`.
+
+        Raises `Refused` if a cell is empty or not one of `labels`.
+        """
         words = words.without({*self.missing_words} - {*labels})
         codes = recoded(words, {label: n for n, label in enumerate(labels)})
         if (codes < 0).any():
@@ -157,7 +161,10 @@ class CellRules:
         return numbers
 
     def numbered_classes(self, numbers: np.ndarray, called: str, classes: int) -> Indices:
-        """Returns the labels `[N]` as int64. Refuses a label that is no class below `classes`."""
+        """Returns the labels `[N]` as int64.
+
+        Raises `Refused` unless each is an integer from 0 to `classes` - 1.
+        """
         with np.errstate(invalid="ignore"):
             valid = (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < classes)
         if not valid.all():

@@ -281,7 +281,10 @@ def sample_columns(
 def sample_of_arrow(
     table: pyarrow.Table, called: str, dialect: Dialect
 ) -> dict[str, np.ndarray | Words | str]:
-    """Returns what `sample_columns` does, for an Arrow table that messages call `called`."""
+    """Returns every column of an Arrow table by name, in the forms of `sample_columns`.
+
+    Messages call the table `called`.
+    """
     names = table.column_names
     return {name: _sample_column(table.column(name), called, dialect) for name in names}
 

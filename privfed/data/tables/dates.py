@@ -70,7 +70,10 @@ class Dates(Part):
 
 
 def day_number(date: str) -> float:
-    """Returns the days from 1970-01-01 to an ISO date. Raises `ValueError` if `date` is not one."""
+    """Returns the days from 1970-01-01 to an ISO date; a time of day adds a fraction.
+
+    Raises `ValueError` if `date` is not an ISO date.
+    """
     try:
         return _days(date, ISO)
     except ValueError:

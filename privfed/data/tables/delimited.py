@@ -45,7 +45,10 @@ class Dialect:
         return frozenset({*MISSING, *self.missing_words})
 
     def with_point(self, number: str) -> str:
-        """Returns `number` with "." as its decimal mark; if "," is declared, a "." is invalid."""
+        """Returns `number` with "." as its decimal mark.
+
+        If the declared mark is ",", a "." becomes "?", so that the text is not a number.
+        """
         return number if self.decimal == "." else number.replace(".", "?").replace(",", ".")
 
 
@@ -64,7 +67,7 @@ def delimiter_of(path: Path, encoding: str) -> str | None:
     """Infers the delimiter: the character that divides the first rows into equally many cells.
 
     Of several such characters, the one with most cells per row is returned; None if no character
-    gives two or more.
+    gives two or more cells, or the file cannot be read.
     """
     try:
         start = unpacked(path, _FIRST_BYTES)
@@ -116,7 +119,7 @@ def encoding_of(sample: Path) -> str:
 
 
 def csv_header(path: Path, dialect: Dialect, skips: bool = False) -> list[str]:
-    """Returns the names in the first row, which are private; for `skips`, see `read_csv`."""
+    """Returns the names in a file's first row, which are private; for `skips`, see `read_csv`."""
     from pyarrow import csv
 
     one_thread = _reading(dialect, threads=False)  # then errors state the row

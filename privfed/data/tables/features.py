@@ -72,7 +72,7 @@ class DeclaredNames:
         return [n for n in fitting if n not in self._taken and fnmatchcase(n, pattern)]
 
     def public_name(self, name: str, pattern: str) -> str:
-        """Returns the name of a column for messages: as declared, or its number and the pattern."""
+        """Returns a column's name for messages: as declared, or its number and the pattern."""
         if pattern in (name, escape(name)):
             return repr(name)
         return f"number {self._places[name]} (of {pattern!r})"
@@ -86,7 +86,8 @@ def feature_matrix(
 ) -> tuple[torch.Tensor | Mapped, int]:
     """Computes the features of a table.
 
-    A single column of arrays, such as images, is mapped instead of copied.
+    A single column of arrays, such as images, is mapped instead of copied. `numbers` and
+    `categories` map a column to its declaration and its cells.
 
     Returns:
       The features `[rows, features]`, and the number of values that were clipped or are undeclared
@@ -126,7 +127,7 @@ def _mapped(feature: NumberFeature, array: np.ndarray, rules: CellRules) -> tupl
 
 
 def outside_bounds(numbers: Mapping[str, NumberFeature], table: Columns) -> tuple[Outside, ...]:
-    """Returns the `Outside` of each declaration of bounds in `numbers`, for the rows of `table`."""
+    """Returns one `Outside` for each name or pattern that declares bounds, on rows of `table`."""
     declared: dict[tuple[str, float, float], list[np.ndarray]] = {}
     for name, feature in numbers.items():
         key = (feature.column, feature.low, feature.high)

@@ -23,11 +23,11 @@ def refuse_absent(
 
 
 class AbsentColumn(Refused):
-    """A table lacks a declared column, whatever its rows contain."""
+    """Raised if a table lacks a declared column, which does not depend on its rows."""
 
 
 def absent_column(key: str, name: str, names: Sequence[str], table: Readable) -> AbsentColumn:
-    """Returns the error that data.`key` declares the column `name`, which `names` lacks."""
+    """Returns the error for a column `name` that data.`key` declares, but `names` lacks."""
     close = nearest(name, names)
     suggestion = f"did you mean {close!r}? " if close else ""
     shown = ", ".join(names[:20]) + (", …" if names[20:] else "")
@@ -48,7 +48,10 @@ def refuse_misplaced(
     dates: Collection[str],
     categories: Collection[str],
 ) -> None:
-    """Raises `ValueError` if a key of `missing` is no declared column, or its value is unfit."""
+    """Raises `ValueError` if `missing` names no declared column, or its value has another type.
+
+    The value of a feature is a number, of a date a date as text, and of a category "none".
+    """
     for key, value in missing.items() if isinstance(missing, dict) else ():
         if key in categories and key not in features:
             if value != NO_CATEGORY:
@@ -73,9 +76,11 @@ def refuse_misplaced(
 
 
 def empty_number(missing: Missing, *names: str) -> float | None:
-    """Returns the replacement of an empty cell, by the first of `names` in `missing`.
+    """Returns the number that replaces an empty cell of a column; None if the cell is refused.
 
-    None if an empty cell is refused.
+    Args:
+      missing: the declared replacements.
+      names: the column's name and the pattern that declares it; the first in `missing` counts.
     """
     if isinstance(missing, Mapping):
         value = next((missing[name] for name in names if name in missing), None)
@@ -93,5 +98,5 @@ def empty_day(missing: Missing, name: str) -> float | None:
 
 
 def empty_is_no_category(missing: Missing, name: str) -> bool:
-    """Whether an empty cell of the category `name` is no category; otherwise it is refused."""
+    """Whether an empty cell of the column `name` counts as no category; otherwise it is refused."""
     return name in missing if isinstance(missing, Mapping) else missing != "refuse"

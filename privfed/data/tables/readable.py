@@ -46,7 +46,7 @@ class Readable(Protocol):
 
     @property
     def naming(self) -> str:
-        """Where the table states its column names, worded for messages."""
+        """The place of the table's column names for messages, such as "the first row"."""
 
     def hint(self, names: Sequence[str]) -> str:
         """Returns a hint for a message about a column that is not among `names`; may be ""."""
