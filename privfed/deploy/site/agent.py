@@ -104,12 +104,17 @@ class Agent:
         return answer
 
     def _joined(self, envelope: Envelope) -> RunParty:
-        """Returns the party of the declared run; joins the run again if its declaration changed."""
+        """Returns the party of the declared run; joins the run again if its declaration changed.
+
+        Raises:
+          Declined: if the site does not join the run, or would decline its next round.
+        """
         declaration = Declaration.decode(envelope.body)
         if declaration.run != envelope.run:
             raise BadMessage("wrong run", "the declaration and its envelope name different runs")
         last = self.parties.get(envelope.run)
         if last is not None and last.declaration == declaration.encode():
+            last.admission.refuse_spent()
             return last
         party = self.join(declaration)
         self.parties.pop(envelope.run, None)
