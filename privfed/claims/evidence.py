@@ -130,7 +130,7 @@ class ClaimedRun:
 
     @cached_property
     def audit(self) -> RunAudit:
-        """The guarantees that the ledger proves.
+        """The audit of the ledger, with the guarantees that the ledger proves.
 
         Raises:
           LedgerBroken: if the ledger names no known accountant.

@@ -1,4 +1,4 @@
-"""The chapter on the audit: the claimed ε, its proof, and its test by canaries with their power."""
+"""The chapter of a page on the audit: the claimed ε, its proof, and its test by canaries."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _percent(value: float | None) -> str:
 
 
 def audit_chapter(facts: PageFacts) -> Chapter:
-    """Returns the chapter on the audit, for readers such as data protection officers.
+    """Returns the page's chapter on the audit, for readers such as data protection officers.
 
     Results of canaries may be published after the run: canaries contain no client's data, and ε
     holds against an adversary that knows all other clients.

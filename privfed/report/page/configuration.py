@@ -1,4 +1,4 @@
-"""The chapters on a run's configuration, with changed keys marked, and on verification."""
+"""The chapters of a page on a run's configuration and on its verification."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def _not_done(facts: GridFacts) -> Chapter:
 
 
 def _origin(facts: GridFacts) -> Chapter:
-    """Returns the chapter on verification: commands, and the files with the numbers."""
+    """Returns the page's chapter on verification: commands, and the files with the numbers."""
     words = Paragraph(
         "The first command runs missing cells and writes the tables again; the second re-computes "
         "the joint ε from the ledgers of all runs."

@@ -1,4 +1,4 @@
-"""The chapter on parties that secure sums proved to be Byzantine, and their effect on ε."""
+"""The chapter of a page on parties proved Byzantine in secure sums, and their effect on ε."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Promised(Protocol):
 
     @property
     def audit(self) -> RunAudit:
-        """The guarantees that the ledger proves."""
+        """The audit of the run's ledger, with the guarantees that the ledger proves."""
 
     @property
     def nominal(self) -> bool:
@@ -80,7 +80,7 @@ class Promised(Protocol):
 
 
 def promise_chapter(facts: Promised) -> Chapter:
-    """Returns the chapter with the guarantees of the run, their terms, and their limits."""
+    """Returns the page's chapter with the guarantees of the run, their terms, and their limits."""
     blocks: list[Block] = [*map(Quotation, quotations(facts)), Facts(_terms(facts))]
     if reservations := list(reservations_of(facts)):
         blocks += [Paragraph("Not covered:"), BulletList(reservations)]
@@ -212,7 +212,7 @@ def _earlier(facts: Promised) -> dict[str, str]:
 
 
 def _trust_rows(facts: Promised) -> dict[str, str]:
-    """Returns the trusted parties and the proof; empty if there is no guarantee."""
+    """Returns table rows on the trusted parties and the proof; empty if there is no guarantee."""
     if facts.audit.terms.get("guarantee"):
         return {}
     proof = {"proof": facts.proof} if facts.proof else {}

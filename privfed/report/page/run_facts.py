@@ -1,4 +1,4 @@
-"""The facts for a run's page: its files, each read once, and its audited ledger."""
+"""The facts for the page about a run: the run's files, each read once, and its audited ledger."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from privfed.store.tensorfile import unpack
 
 @dataclass(frozen=True)
 class PageFacts:
-    """The facts about a run whose ledger is valid.
+    """The facts about a run with a valid ledger, from which its page is built.
 
     Attributes:
       record: the files of the run.
-      audit: the audit of its ledger.
+      audit: the audit of the run's ledger.
       rounds: the metrics of each evaluated round.
       summary: the content of report/summary.json; empty if it does not describe the run as it is
         now, because the run has not ended or was charged since.

@@ -30,7 +30,7 @@ from privfed.run.forecast import RoundForecast
 
 
 def messages_chapter(facts: PageFacts) -> Chapter:
-    """Returns the chapter on the signal-to-noise ratio, the clipping norm, and traffic."""
+    """Returns the page's chapter on the signal-to-noise ratio, the clipping norm, and traffic."""
     exchange = facts.exchange
     if exchange is None:
         why = "Parts that the configuration names are not available, so this cannot be computed."
@@ -84,7 +84,7 @@ def _client_state_row(facts: PageFacts) -> dict[str, str]:
 
 
 def spending_chapter(facts: PageFacts) -> Chapter:
-    """Returns the chapter on the spent ε, with pictures of ε over rounds and over δ."""
+    """Returns the page's chapter on the spent ε, with pictures of ε over rounds and over δ."""
     ledger = facts.record.ledger
     delta = float(ledger.terms["delta"])
     rounds = over_rounds(ledger.prior, spent_events(ledger), delta)

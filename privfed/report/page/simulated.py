@@ -1,4 +1,4 @@
-"""The chapter on values that no ε covers: metrics of a simulation, and its attackers.
+"""The chapter of a page on values that no ε covers: metrics of a simulation, and its attackers.
 
 A page has this chapter only with --simulation, below a warning.
 """
@@ -24,7 +24,7 @@ _MOST = 100
 
 
 def simulation_chapter(facts: PageFacts) -> Chapter:
-    """Returns the chapter on values that no ε covers."""
+    """Returns the page's chapter on values that no ε covers."""
     blocks = [*_attackers(facts), *_misbehaviour(facts), *_measures(facts)]
     nothing = Paragraph("The run has no measures of a simulation, and no attackers.")
     return Chapter("simulation", "Simulation only", blocks or [nothing], _BANNER)

@@ -71,7 +71,7 @@ def _table(compared: Comparison) -> Table:
 
 
 def _notes(compared: Comparison) -> dict[str, str]:
-    """Returns notes on both runs together, by topic."""
+    """Returns notes on both runs together, as texts by label."""
     why = "; ".join(compared.incomparable)
     comparable = "comparable: same unit, adjacency relation, δ and party"
     pairs = {"their ε": f"not comparable: {why}" if why else comparable}

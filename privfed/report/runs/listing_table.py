@@ -145,7 +145,8 @@ class RunsTable:
 def _table(listing: Listing, stacked: bool) -> Table:
     """Returns the table of all runs.
 
-    If `stacked`, the two values of each pair are in one column, below each other.
+    Some columns come in pairs (`_HEADINGS`). If `stacked`, the two values of a pair are in one
+    column, below each other.
     """
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for pair in _HEADINGS:
@@ -203,7 +204,7 @@ def _name(run: str, folder: Path) -> str:
 
 
 def _notes(listing: Listing) -> dict[str, str]:
-    """Returns notes on the table, by topic."""
+    """Returns notes below the table, as texts by label."""
     folder = listing.folder
     pairs = {f"ε [{number}]": on_a_line(line) for line, number in _meanings(listing).items()}
     for row in listing.rows:
