@@ -2,7 +2,7 @@
 
 The object states the terms, the distinct events, and the charged rounds as ranges. The object
 replaces the file of a ledger in documents that other parties check: `rebuilt` computes each line
-again, and compares the head of the chain with the stated one.
+of the ledger from it, and compares the last hash of the chain with the stated one.
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ from accounting.ledger import FORMAT, ILL_FORMED, Ledger
 from privfed.core.errors import public_text
 
 LARGEST = 200_000
-"""Largest number of charges that are rebuilt; a document of a few bytes could state any number."""
+"""Largest number of charges in a ledger that is rebuilt.
+
+Without a limit, a document of a few bytes could state any number.
+"""
 
 
 def compact(path: Path) -> dict[str, Any]:
     """Returns the ledger at `path` as one JSON object.
 
     Raises:
-      LedgerBroken: if its hash chain does not hold, or its last line is incomplete.
+      LedgerBroken: if the ledger's hash chain does not hold, its last line is incomplete, or it has
+        no line.
     """
     links, torn = chain.read(path)
     if torn or not links:
@@ -35,7 +39,7 @@ def compact(path: Path) -> dict[str, Any]:
 
 
 def compacted(links: Sequence[chain.Link]) -> dict[str, Any]:
-    """Returns the ledger with the lines `links` as one JSON object."""
+    """Returns the ledger that consists of the lines `links` as one JSON object."""
     lines: list[dict[str, Any]] = []
     for link in links[1:]:
         if link["type"] == "define":
@@ -50,11 +54,15 @@ def compacted(links: Sequence[chain.Link]) -> dict[str, Any]:
 
 
 def rebuilt(stated: Mapping[str, Any], name: str) -> Ledger:
-    """Returns the ledger of which `compact` returned `stated`; messages call it `name`.
+    """Returns the ledger that the JSON object `stated` describes, the inverse of `compacted`.
+
+    Args:
+      stated: a result of `compact` or `compacted`.
+      name: name of the ledger in messages.
 
     Raises:
-      LedgerBroken: if the rebuilt chain ends at another head, if the ledger has too many charges,
-        or if the object has another form.
+      LedgerBroken: if the last hash of the rebuilt chain is not the stated head, if the ledger has
+        more than `LARGEST` charges, or if the object has another form.
     """
     try:
         links, head = [], chain.START

@@ -1,4 +1,4 @@
-"""Every section of a claim that follows from its evidence.
+"""Computes every section of a claim that follows from the claim's evidence.
 
 The functions here read the rebuilt ledger, the configuration and the stated facts, and nothing
 else: whoever has the claim computes the same sections (`privfed.claims.verified`).
@@ -50,9 +50,10 @@ def derived_claim(evidence: ClaimEvidence) -> Claim:
     """Returns the claim that follows from `evidence`, without its digest.
 
     Raises:
-      LedgerBroken: if the ledger's chain does not hold, or it states another configuration.
+      LedgerBroken: if the ledger's chain does not hold, or the ledger contradicts the configuration
+        or its own charges.
       AccountingError: if no accountant bounds the charges.
-      AttributeError, KeyError, TypeError, ValueError: if the evidence has another form.
+      AttributeError, KeyError, TypeError, ValueError: if the evidence is malformed.
     """
     run = ClaimedRun.of(evidence)
     return Claim(
@@ -76,7 +77,7 @@ def derived_claim(evidence: ClaimEvidence) -> Claim:
 
 
 def _stated(value: Any, reason: str = _NOT_STATED) -> Any:
-    """Returns `value`; if it is None or "", an unknown fact with the `reason`."""
+    """Returns `value`, or an `Unknown` with the `reason` if `value` is None or ""."""
     return Unknown(unknown=reason) if value is None or value == "" else value
 
 
@@ -192,7 +193,7 @@ def _malicious_server(run: ClaimedRun, assumed: Assumed) -> str:
 
 
 def _releases(run: ClaimedRun) -> Iterator[ReleaseSection]:
-    """Yields every kind of release about the population, of this run and of earlier ones."""
+    """Yields the releases about the population by event: of this run, then of earlier runs."""
     ledger, terms = run.ledger, run.ledger.terms
     purposes = _purposes(run)
     for event, count in ledger.run_spending.items():  # of a chosen run: the choice alone
@@ -204,7 +205,7 @@ def _releases(run: ClaimedRun) -> Iterator[ReleaseSection]:
 
 
 def _purposes(run: ClaimedRun) -> dict[Event, str]:
-    """Returns the purpose of each event of the run that was planned."""
+    """Returns the purpose, such as "training", of each event that was planned for the run."""
     terms = run.ledger.terms
     if "purposes" in terms:  # of another framework
         return {Event.from_json(event): str(purpose) for event, purpose in terms["purposes"]}
@@ -304,7 +305,7 @@ def _secure_sums(run: ClaimedRun) -> SecureSumsSection | Unknown:
 
 
 def _not_covered_elsewhere(run: ClaimedRun) -> Iterator[str]:
-    """Yields the limits of a guarantee of another framework."""
+    """Yields sentences on what the claim about a run of another framework does not cover."""
     yield (
         f"Nothing here was measured: every fact is a statement about {run.stated['framework']} by "
         "the issuer, from which the guarantee was computed."

@@ -17,7 +17,7 @@ from privfed.core.errors import Refused, public_text
 from privfed.core.text import dump, with_numbers
 
 _EVIDENCE = "evidence"
-"""The key of the evidence, whose texts remain as they are: "inf" is no number there."""
+"""The key of the evidence in a claim. Texts in the evidence, such as "inf", stay texts."""
 _LARGEST = 50_000_000
 """Largest size in bytes of a claim that is read."""
 
@@ -32,7 +32,8 @@ def write_document(document: Mapping[str, Any], path: Path) -> None:
     """Writes the JSON object of a claim.
 
     Raises:
-      Refused: if another file exists at `path`, or its folder does not exist.
+      Refused: if a file exists at `path` that is not a claim, or the folder of `path` does not
+        exist or is a run directory.
     """
     if path.exists() and not _is_claim(path):
         raise Refused(
@@ -61,18 +62,24 @@ def _is_claim(path: Path) -> bool:
 
 
 def digest_of(document: Mapping[str, Any]) -> str:
-    """Returns the SHA-256 of a claim's JSON with sorted keys and no blanks, without its digest."""
+    """Returns the digest of a claim: the SHA-256, in hexadecimal digits, of its canonical JSON.
+
+    The JSON has sorted keys and no blanks, and leaves out the entry `digest`.
+    """
     body = {key: value for key, value in document.items() if key != "digest"}
     return hashlib.sha256(dump_canonical(body).encode()).hexdigest()
 
 
 def dump_canonical(value: Any) -> str:
-    """Returns JSON with sorted keys and no blanks. Raises `ValueError` for NaN and infinities."""
+    """Returns `value` as canonical JSON, which has sorted keys and no blanks.
+
+    Raises `ValueError` for NaN and infinities.
+    """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns a JSON object. Raises `ValueError` if a key occurs twice: readers would differ."""
+    """Returns a JSON object from its keys and values. Raises `ValueError` for a repeated key."""
     table = dict(pairs)
     if len(table) < len(pairs):
         raise ValueError("a key occurs twice in one object")
@@ -80,7 +87,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def document_at(path: Path) -> dict[str, Any]:
-    """Returns the JSON object of the claim at `path`; only its entry `digest` is sure to exist.
+    """Reads the JSON object of the claim at `path`; only its entry `digest`, a text, is checked.
 
     Raises:
       Refused: if the file cannot be read, is too large, or is not the JSON object of a claim.
@@ -101,7 +108,7 @@ def document_at(path: Path) -> dict[str, Any]:
 
 
 def parsed(document: Mapping[str, Any], path: Path) -> Claim:
-    """Returns the claim in a JSON object.
+    """Returns the claim in the JSON object `document`; `path` is its file, for messages.
 
     Raises:
       Refused: if the object is not a claim of this version.

@@ -33,7 +33,7 @@ _CONFIGURATION = "evidence.configuration"
 
 
 def evidence_of(run: Path | RunDirectory) -> ClaimEvidence:
-    """Reads the evidence of a run.
+    """Reads the evidence for a claim from the files of a run.
 
     Args:
       run: the run, or its path.
@@ -58,7 +58,7 @@ def evidence_of(run: Path | RunDirectory) -> ClaimEvidence:
 
 
 def _stated(facts: PageFacts, directory: RunDirectory) -> dict[str, Any]:
-    """Returns the facts of a run that follow from neither its ledger nor its configuration."""
+    """Returns the facts for a claim that follow from neither the ledger nor the configuration."""
     path = directory.checkpoint.path
     tensors, _ = unpack(path) if path.exists() else ({}, {})
     sizes = (math.prod(each.shape) for name, each in tensors.items() if name.startswith("model/"))
@@ -75,7 +75,7 @@ def _stated(facts: PageFacts, directory: RunDirectory) -> dict[str, Any]:
 
 
 def _refuse_other_terms(ledger: Ledger) -> None:
-    """Raises `LedgerBroken` if the terms state another unit or relation than an event."""
+    """Raises `LedgerBroken` if a charged event has another unit or relation than the terms."""
     terms = ledger.terms
     for charge in ledger.charges:
         event = charge.event
@@ -89,12 +89,12 @@ def _refuse_other_terms(ledger: Ledger) -> None:
 
 @dataclass(frozen=True)
 class ClaimedRun:
-    """A run as its evidence describes it; has the facts that texts about a guarantee need.
+    """A run as the evidence of a claim describes it, with the facts that texts about it need.
 
     Attributes:
-      ledger: the ledger, whose chain was computed again.
+      ledger: the run's ledger, whose hash chain was computed again.
       keys: the tables of config.toml; empty for claims about other frameworks.
-      stated: the facts that neither of them determines.
+      stated: the facts that follow from neither `ledger` nor `keys`.
     """
 
     ledger: Ledger
@@ -103,11 +103,12 @@ class ClaimedRun:
 
     @classmethod
     def of(cls, evidence: ClaimEvidence) -> ClaimedRun:
-        """Rebuilds the ledger, and compares it with the configuration.
+        """Rebuilds the run's ledger from the evidence, and compares it with the configuration.
 
         Raises:
-          LedgerBroken: if the ledger's chain does not hold, or it states another configuration.
-          AttributeError, KeyError, TypeError: if the configuration is no run file.
+          LedgerBroken: if the ledger's chain does not hold, or the ledger contradicts the
+            configuration (digest, number of rounds) or its own charges (unit, adjacency relation).
+          AttributeError, KeyError, TypeError: if the configuration is not that of a run file.
         """
         ledger = rebuilt(evidence.ledger, LEDGER)
         _refuse_other_terms(ledger)
@@ -129,7 +130,7 @@ class ClaimedRun:
 
     @cached_property
     def audit(self) -> RunAudit:
-        """The guarantees that the ledger proves.
+        """The audit of the ledger, with the guarantees that the ledger proves.
 
         Raises:
           LedgerBroken: if the ledger names no known accountant.
@@ -141,7 +142,7 @@ class ClaimedRun:
 
     @property
     def rounds(self) -> int:
-        """The planned number of rounds; the number of charges for other frameworks."""
+        """The planned number of rounds; for a run of another framework, the number of charges."""
         planned = self.keys.get("run", {}).get("rounds")
         return len(self.ledger.charges) if planned is None else int(planned)
 
@@ -152,45 +153,51 @@ class ClaimedRun:
 
     @property
     def seeded(self) -> bool:
-        """Whether noise and cohorts follow from a seed."""
+        """Whether noise and cohorts are derived from a seed, so that the guarantee is nominal."""
         return self.ledger.terms.get("randomness") == "seeded"
 
     @property
     def synthetic(self) -> bool:
-        """Whether a partition assigned the examples to clients."""
+        """Whether a partition assigned the examples to clients, which are thus not real ones.
+
+        False if the partition is not a built-in one.
+        """
         return bool(getattr(self._part("data", "partition"), "assigns", False))
 
     @property
     def purpose(self) -> str:
-        """What the run's rounds release: a model ("training"), or "statistics"."""
+        """The purpose of the run's rounds: "training" of a model, or "statistics"."""
         return str(getattr(self._part("data", "source"), "purpose", "training"))
 
     @property
     def private(self) -> bool:
-        """Whether any noise is added."""
+        """Whether the run adds noise for privacy."""
         return self.ledger.terms.get("trust") != "nobody"
 
     def _part(self, section: str, kind: str) -> type[Any] | None:
-        """Returns the built-in part of that kind; None for others, whose code is not imported."""
+        """Returns the class of the part that the run names in [section] for this `kind`.
+
+        None if the part is not built in, since code that evidence names is never imported.
+        """
         name = self.key(section, kind)
         built_in = {**BUILT_IN[kind], **GIVEN.get(kind, {})}
         return find(kind, name, f"{section}.{kind}") if name in built_in else None
 
     @property
     def lost_claims(self) -> list[str]:
-        """A sentence for each guarantee that does not hold with the identified culprits."""
+        """A sentence for each guarantee that too many parties proved Byzantine have made void."""
         return list(self.stated.get("lost_claims", ()))
 
     @property
     def proof(self) -> str:
-        """The summary of the proof; "" without one."""
+        """A text that summarises the proof of the guarantee; "" if none is stated."""
         return str(self.stated.get("proof", ""))
 
     @property
     def budget(self) -> float | None:
-        """The current budget of ε; None without one."""
+        """The run's current budget, as an ε at the ledger's δ; None without a budget."""
         return self.ledger.budget
 
     def key(self, section: str, name: str) -> Any:
-        """Returns a value of config.toml; None if it is not set."""
+        """Returns the value of key `name` in [section] of config.toml; None if it is not set."""
         return self.keys.get(section, {}).get(name)

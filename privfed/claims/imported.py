@@ -1,4 +1,4 @@
-"""Claims about runs of other frameworks, from what their users know: releases and sampling."""
+"""Claims about runs of other frameworks, from a TOML file that states releases and sampling."""
 
 from __future__ import annotations
 
@@ -28,20 +28,24 @@ class _Table(BaseModel):
 
 
 class OtherRelease(_Table):
-    """Releases of one kind. Without keys of sampling, all clients take part in each."""
+    """Releases of one kind in a run of another framework.
+
+    If neither `sampling_rate`, `cohort` nor `separation` is stated, every client takes part in each
+    release.
+    """
 
     purpose: str = "training"
     count: int = Field(ge=1, le=LARGEST)
     """Number of releases, such as optimizer steps or rounds."""
     noise_multiplier: float = Field(gt=0)
-    """Standard deviation of the noise over the clipping norm."""
+    """Standard deviation of the noise, divided by the clipping norm."""
     sampling_rate: float | None = Field(None, gt=0, le=1)
     """Rate of Poisson sampling."""
     cohort: int | None = Field(None, ge=1)
     """Size of a uniform sample without replacement from `population`."""
     separation: int | None = Field(None, ge=1)
-    """A unit takes part at most once in this many releases, as for banded noise, whose
-    `noise_multiplier` is that of the equivalent single release."""
+    """Number of successive releases in which a client (or record) takes part at most once, as for
+    banded noise. `noise_multiplier` is then that of the equivalent single release."""
 
     @model_validator(mode="after")
     def _one_sampling(self) -> Self:
@@ -51,7 +55,7 @@ class OtherRelease(_Table):
 
 
 class OtherRun(_Table):
-    """A run of another framework, as its user describes it."""
+    """The description of a run of another framework, in a TOML file that its user writes."""
 
     framework: str = Field(min_length=1, pattern=r"^[^\x00-\x1f\x7f]*$")
     name: str = Field(min_length=1)
@@ -81,7 +85,8 @@ def import_claim(path: Path) -> Claim:
     """Returns the claim about the run that the TOML file at `path` describes.
 
     Raises:
-      Refused: if a key is missing, unknown or invalid, or if no accountant bounds a release.
+      Refused: if the file cannot be read; if a key is missing, unknown or invalid; or if no
+        accountant bounds a release.
     """
     try:
         text = regular.read_text(path)
@@ -99,7 +104,10 @@ def import_claim(path: Path) -> Claim:
 
 
 def _evidence(other: OtherRun, name: str) -> ClaimEvidence:
-    """Returns the evidence of a claim about `other`: a ledger that is written now, and facts."""
+    """Returns the evidence of a claim about `other`: a ledger made from its releases, and facts.
+
+    `name` becomes the id of the run.
+    """
     events = [(_event(other, release), release) for release in other.releases]
     for event, _ in events:
         refuse_unaccountable(event, TIGHTEST)
@@ -142,14 +150,17 @@ def _evidence(other: OtherRun, name: str) -> ClaimEvidence:
 
 
 def _event(other: OtherRun, release: OtherRelease) -> Event:
-    """Returns the event of one release; the noise is relative to the L2 sensitivity."""
+    """Returns the event of one release, with noise in units of the L2 sensitivity."""
     noise = Gaussian(release.noise_multiplier / CHANGE[other.adjacency])
     sampled, sampler = _sampled(other, release, noise)
     return Event(sampled, sampler, other.adjacency, other.unit)
 
 
 def _sampled(other: OtherRun, release: OtherRelease, noise: Gaussian) -> tuple[Release, str]:
-    """Returns `noise` on the sample of a release, and the sampler's name."""
+    """Returns the release with `noise` on its sample of clients, and the sampler's name.
+
+    Raises `Refused` if the sampling has no proof under the stated adjacency relation.
+    """
     if release.sampling_rate is not None:
         if other.adjacency != ADD_REMOVE:
             raise Refused(

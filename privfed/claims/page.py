@@ -1,4 +1,4 @@
-"""The page about a claim, for those who sign it or whose data it concerns: one side of A4."""
+"""The HTML page about a claim, one side of A4, for those who sign it or whose data it concerns."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from privfed.report.tables import counted
 
 @dataclass(frozen=True)
 class _Relation:
-    """An adjacency relation in words.
+    """An adjacency relation, described by phrases for the page.
 
     Attributes:
       compares: the two datasets that epsilon compares.
-      question: what an attacker may want to know.
-      cases: those for whom the answer is the first one, and the others.
+      question: the question about one unit that an attacker tries to answer.
+      cases: the units for which the first answer is true, and those for which the second is.
     """
 
     compares: str
@@ -76,7 +76,7 @@ _SEEN = {
     "others": "all messages that the other parties receive",
     "clients": "all messages that the server and colluding clients receive",
 }
-"""What the attacker sees, by the adversary of the guarantee."""
+"""Descriptions of all that the attacker sees, by the adversary of the guarantee."""
 
 
 _POWERFUL = 0.05
@@ -84,15 +84,16 @@ _POWERFUL = 0.05
 
 
 def write_claim_page(path: Path, out: Path | None = None) -> Written:
-    """Writes the page about the claim of a run, or about the claim in a JSON file.
+    """Writes the HTML page about the claim of a run, or about the claim in a JSON file.
 
     Args:
       path: the run directory, or the claim's JSON file.
-      out: the page; by default report/claim.html in the run, or next to the JSON file.
+      out: file for the page; by default report/claim.html in the run directory, or the JSON file's
+        path with the suffix .html.
 
     Raises:
       Broken: if a run's files contradict each other, or a claim does not follow from its evidence.
-      Refused: if `path` is neither, or the page cannot be written.
+      Refused: if `path` is neither a run nor a claim, or the page cannot be written.
     """
     if path.is_file():
         result = verify(path)
@@ -111,7 +112,13 @@ def write_claim_page(path: Path, out: Path | None = None) -> Written:
 
 
 def claim_page(claim: Claim, digest: str, file: str) -> Page:
-    """Returns the page about `claim`, whose JSON is in the file named `file`."""
+    """Returns the content of the page about `claim`.
+
+    Args:
+      claim: the claim.
+      digest: the claim's digest, for the command that verifies the claim.
+      file: name of the claim's JSON file, for the same command.
+    """
     guarantee, subject = claim.guarantee, claim.subject
     chapters = [
         Chapter("meaning", "In plain words", list(_meaning(claim))),
@@ -130,7 +137,7 @@ def claim_page(claim: Claim, digest: str, file: str) -> Page:
 
 
 def _relation(claim: Claim) -> _Relation:
-    """Returns the adjacency relation in words about the claim's unit."""
+    """Returns the phrases about the claim's adjacency relation, with its unit inserted."""
     words, unit = _RELATIONS[claim.guarantee.adjacency], claim.guarantee.unit
     first, second = (each.format(unit=unit) for each in words.cases)
     compares, question = (each.format(unit=unit) for each in (words.compares, words.question))
@@ -142,7 +149,7 @@ def _view(claim: Claim) -> str:
 
 
 def _meaning(claim: Claim) -> Iterator[Block]:
-    """Yields the explanation of the guarantee, with a picture of a membership guess."""
+    """Yields the explanation of the guarantee by an attacker's guess, with a picture."""
     members = claim.guarantee.membership
     if isinstance(members, Unknown):
         yield Paragraph(f"No bound on what an attacker learns is proved: {members.unknown}.")
@@ -174,7 +181,7 @@ def _hundredths(probability: float) -> str:
 
 
 def _picture(members: MembershipBounds) -> Picture:
-    """Draws how often the attacker's guess is right: without the releases, and with them."""
+    """Draws the largest rates of right guesses: without releases, with them, and unprotected."""
     title = "Right guesses out of 100, if both answers are equally likely beforehand"
     bars = [
         ("without the releases", 50.0),
@@ -256,8 +263,8 @@ def _line(bound: Bound) -> str:
 def _quotations(claim: Claim) -> Iterator[str]:
     """Yields the guarantees as sentences for a paper, and one for a consent form.
 
-    A consent form concerns people and a model: it is left out for simulated clients, for other
-    releases, and for claims about other frameworks, which do not state whether clients are.
+    The sentence for a consent form is left out if clients are simulated, if no model was trained,
+    and for claims about other frameworks, which do not state whether clients are simulated.
     """
     guarantee = claim.guarantee
     yield from guarantee.quotations[:1]
@@ -279,7 +286,7 @@ def _quotations(claim: Claim) -> Iterator[str]:
 
 
 def _check(claim: Claim, digest: str, file: str) -> Iterator[Block]:
-    """Yields the command that verifies the claim, and the numbers that identify it."""
+    """Yields the command that verifies the claim, and a line for the issuer and the date."""
     head = claim.subject.ledger_head
     heads = ["--head", head] if isinstance(head, str) else []
     yield ShellLine(shlex.join(["privfed", "verify", file, *heads, "--digest", digest]))

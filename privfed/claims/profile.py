@@ -22,7 +22,11 @@ _FALSE_POSITIVES = (0.001, 0.01, 0.1)
 
 
 def reported_spending(run: ClaimedRun) -> Spending:
-    """Returns the charges that the reported guarantee composes: of all planned rounds, if any."""
+    """Returns the events that the claim's reported guarantee composes, with their numbers.
+
+    If a guarantee of the planned rounds was computed, these are the events of all planned rounds
+    and of counted earlier runs; otherwise, all charges in the ledger.
+    """
     if run.audit.planned is None:
         return run.ledger.spending
     done = run.ledger.run_spending if run.ledger.chosen else planned_by(run.rounds, run.ledger)
@@ -32,7 +36,12 @@ def reported_spending(run: ClaimedRun) -> Spending:
 def profile_of(
     run: ClaimedRun, reported: Guarantee
 ) -> tuple[list[Point] | Unknown, MembershipBounds | Unknown]:
-    """Returns the privacy profile, and its bounds on membership inference."""
+    """Computes the privacy profile of the reported guarantee, and bounds on membership inference.
+
+    Returns:
+      The profile, and the bounds that follow from it; each is `Unknown`, with the reason, if no
+      profile is proved.
+    """
     spending, accountant = reported_spending(run), reported.accountant
     if reason := _unproved(run, reported):
         return Unknown(unknown=reason), Unknown(unknown=reason)

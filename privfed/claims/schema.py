@@ -15,7 +15,7 @@ VERSION = 1
 
 
 class ClaimSection(BaseModel):
-    """A part of a claim: frozen, without further keys."""
+    """The base class of all parts of a claim; immutable, and undeclared keys are refused."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
@@ -40,9 +40,9 @@ class Rates(ClaimSection):
     """A bound on membership inference by any test of the releases."""
 
     false_positive_rate: float
-    """Probability that the test names a non-member."""
+    """Probability that the test takes a non-member for a member."""
     true_positive_rate: float
-    """Upper bound on the probability that it then names a member."""
+    """Upper bound on the probability that such a test recognises a member."""
 
 
 class MembershipBounds(ClaimSection):
@@ -55,12 +55,12 @@ class MembershipBounds(ClaimSection):
 
 
 class Bound(ClaimSection):
-    """One guarantee."""
+    """One (ε, δ)-DP guarantee, for one unit of privacy and against one adversary."""
 
     unit: str
     adjacency: str
     against: str
-    """The adversary whose view is bounded; empty if there is only one."""
+    """The adversary whose view epsilon bounds; empty if the run has one guarantee for all."""
     epsilon: float
     """Epsilon; infinite, written "inf", without a bound."""
     delta: float
@@ -74,7 +74,7 @@ class Bound(ClaimSection):
 
 
 class GuaranteeSection(ClaimSection):
-    """What is guaranteed."""
+    """The guarantee of the run, and what follows from it."""
 
     holds: bool
     """Whether the guarantee protects clients: false for simulations and void guarantees."""
@@ -127,7 +127,7 @@ class ReleaseSection(ClaimSection):
     purpose: str
     """training, evaluation, statistics, tuning, or a further release."""
     event: dict[str, Any]
-    """The event that each of them is charged as."""
+    """The event as which each of these releases is charged."""
     count: int
 
 
@@ -196,7 +196,7 @@ class AuditSection(ClaimSection):
     by: str
     result: dict[str, Any]
     power: dict[str, Any] | Unknown
-    """What the test would have detected."""
+    """The faults of the mechanism that the test would have detected, with probabilities."""
 
 
 class SubjectSection(ClaimSection):
@@ -232,7 +232,10 @@ class ClaimEvidence(ClaimSection):
 
 
 class Claim(ClaimSection):
-    """A claim about the privacy of one run. `digest` is the SHA-256 of everything else."""
+    """A claim about the privacy of one run.
+
+    `digest` is the SHA-256 of the claim's canonical JSON without the entry `digest`.
+    """
 
     form: Literal["privfed claim"] = "privfed claim"
     version: Literal[1] = 1

@@ -32,18 +32,18 @@ _WRITTEN = {"written_by", "digest"}
 
 
 Place = tuple[str, ...]
-"""Keys and positions from the top of a claim."""
+"""The place of a value in a claim: keys of objects and positions in lists, from the top."""
 
 
 @dataclass(frozen=True)
 class ClaimDifference:
-    """A place of a claim that does not follow from the evidence, or differs from the run.
+    """A value of a claim that does not follow from the claim's evidence, or differs from the run.
 
     Attributes:
-      place: keys and positions.
+      place: the place of the value in the claim.
       stated: the value in the claim.
-      expected: the value that follows.
-      reason: why no value follows; empty if one does.
+      expected: the value computed from the evidence, or read from the run.
+      reason: why no value could be computed; empty if one was.
     """
 
     place: Place
@@ -71,8 +71,8 @@ class Verification:
     Attributes:
       path: the claim's file.
       claim: the claim; None if it is too damaged to be read.
-      run: the run that it was compared with; None if only its evidence was used.
-      differences: every difference, those with a known place first.
+      run: the run directory that was given for comparison; None if there was none.
+      differences: every difference, those of the digest last; empty if the claim is verified.
     """
 
     path: Path
@@ -97,7 +97,7 @@ class Verification:
 
     @property
     def stated_only(self) -> list[str]:
-        """The facts that were compared with nothing, so only the issuer vouches for them."""
+        """The places of the facts that were compared with nothing: only the issuer states them."""
         if self.claim is None:
             return []
         stated = [] if self.run is not None else self.claim.evidence.stated
@@ -107,24 +107,26 @@ class Verification:
 def verify(
     path: Path, run: Path | None = None, head: str | None = None, digest: str | None = None
 ) -> Verification:
-    """Verifies a claim.
+    """Verifies the claim in the file `path`.
 
     The ledger's chain and every section are computed again from the evidence in the claim. No code
-    that the claim names is imported. With `run`, the evidence is also compared with the files of
-    that run; the parts that the run names are imported if its ledger and configuration are those of
-    the claim.
+    that the claim names is imported. If `run` is given and no difference was found so far, the
+    evidence is also compared with the files of that run; the parts that the run names are imported
+    if its ledger and configuration are those of the claim.
 
     Args:
       path: the claim's file.
       run: the run directory; None to use the evidence in the claim alone.
-      head: a head of the run's ledger that was recorded elsewhere, at the end or before.
+      head: hash of a line of the run's ledger, in hexadecimal digits, that was recorded elsewhere
+        at the end of the run or before; the claim's ledger must contain it.
       digest: the claim's digest, as the issuer published it.
 
     Returns:
       The verification, with every difference.
 
     Raises:
-      Refused: if the file is not a claim of this version, or `run` is no run.
+      Refused: if the file is not a claim of this version, `head` is not hexadecimal, or `run` is no
+        run.
       Broken: if the files of the run contradict each other.
     """
     document = document_at(path)
@@ -198,7 +200,7 @@ def _against_head(claim: Claim, head: str | None) -> Iterator[ClaimDifference]:
 
 
 _ABSENT = object()
-"""Stands for a value that one of two claims does not have."""
+"""A marker for a value that is missing in one of two claims that are compared."""
 
 
 def _compared(place: Place, stated: Any, expected: Any) -> Iterator[ClaimDifference]:
@@ -229,7 +231,7 @@ def _short(value: Any) -> str:
 
 
 def verification_table(result: Verification) -> Table:
-    """Returns the verdict, and what it depends on."""
+    """Returns a console table with the verdict, the guarantee, and what was not verified."""
     if result.differences:
         first, *others = result.differences
         more = {"further": counted(len(others), "difference")} if others else {}
@@ -252,13 +254,13 @@ def verification_table(result: Verification) -> Table:
 
 
 def claim_table(claim: Claim, digest: str) -> Table:
-    """Returns the guarantee that a claim states, and what identifies it."""
+    """Returns a console table with the guarantee that a claim states, and its identifiers."""
     unknown = ", ".join(_unknown(claim.model_dump(exclude={"evidence"}), ()))
     return rows({**_facts(claim, digest), **({"unknown": unknown} if unknown else {})})
 
 
 def _facts(claim: Claim, digest: str) -> dict[str, str]:
-    """Returns the guarantee of a claim, its subject, and the numbers that identify it."""
+    """Returns a claim's guarantee, subject, ledger head and digest as texts, by label."""
     guarantee, subject = claim.guarantee, claim.subject
     bound = guarantee.reported
     about = f"run {subject.run} of {subject.framework}, {counted(subject.releases, 'release')}"

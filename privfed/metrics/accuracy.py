@@ -1,4 +1,4 @@
-"""Accuracy, and recall at k: the fraction of examples whose class is among the k most likely."""
+"""Measures of federated evaluation by correct predictions: accuracy, and recall at k."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from privfed.metrics.measure import Count, Scoring
 class Accuracy(MeanMeasure):
     """The fraction of examples, or of a sequence's labelled positions, that are classified right.
 
-    An example is correct or not. A sequence counts once, by the fraction of its positions that are
-    correct.
+    An example counts 1 if the predicted class is its label, and else 0. A sequence counts as one
+    example, with the fraction of its labelled positions that are correct. Non-finite outputs count
+    as wrong.
     """
 
     def title(self, scoring: Scoring) -> str:
@@ -41,7 +42,7 @@ def per_position(values: Tensor, y: Tensor, scoring: Scoring) -> Tensor:
       scoring: the form of the examples.
 
     Returns:
-      One value per example, shape `[n]`; 0 for an example without labelled positions.
+      One value per example, shape `[n]`; 0 for a sequence without labelled positions.
     """
     if not scoring.sequences:
         return values
@@ -52,8 +53,9 @@ def per_position(values: Tensor, y: Tensor, scoring: Scoring) -> Tensor:
 class RecallAtK(MeanMeasure):
     """The fraction of an example's labels that are among the k most likely classes.
 
-    With one class per example, this is 1 if the class is among the k most likely and 0 otherwise.
-    An example of a multi-label task without any label is not counted.
+    With one class per example, this is 1 if the class is among the k most likely and 0 otherwise;
+    for a sequence, the mean over its labelled positions. In a multi-label task, examples without
+    any label are not counted. Non-finite outputs count as 0.
     """
 
     k: int = Field(5, ge=1)

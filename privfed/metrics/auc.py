@@ -1,4 +1,4 @@
-"""The area under the ROC curve, estimated from histograms of scores."""
+"""A measure of federated evaluation: the area under the ROC curve, from histograms of scores."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from privfed.metrics.measure import Count, Estimate, Measure, NoisedSum, Scoring
 def haar(levels: int) -> Tensor:
     """Returns the Haar wavelet matrix for n cells.
 
-    Its rows compute the sum of all cells, and the differences between the two halves of every
-    dyadic range of cells. Rows are orthogonal, and every column has levels + 1 entries of size 1.
-    If noise is added to each of n cells, the sum of the first k cells has up to n times the noise
-    variance of a cell. If noise is added to the wavelet coefficients instead, the factor is of
-    order log n, times levels + 1 for the larger norm of the columns (Xiao, Wang and Gehrke 2011).
+    The first row of the matrix computes the sum of all cells, and every other row the difference
+    between the two halves of a dyadic range of cells. Rows are orthogonal, and every column has
+    levels + 1 entries that are 1 or -1; its other entries are 0. If noise is added to each of n
+    cells, the sum of the first k cells has up to n times the noise variance of a cell. If noise is
+    added to the wavelet coefficients instead, the factor is of order log n, times levels + 1 for
+    the larger norm of the columns (Xiao, Wang and Gehrke 2011).
 
     Args:
       levels: base-2 logarithm of the number of cells n.
@@ -42,11 +43,12 @@ def inverse_haar(levels: int) -> Tensor:
 class AreaUnderCurve(Measure):
     """The area under the ROC curve of two classes, from a histogram of scores per class.
 
-    An example falls into one of the 2^levels cells of its class's histogram. The client sends the
-    Haar wavelet coefficients of that cell: levels + 1 entries of size 1 / sqrt(levels + 1), so the
-    norm is 1. Cells have equal width in sqrt(odds) / (1 + sqrt(odds)), which resolves confident
-    scores better than probabilities do. Two scores in one cell count as a tie and contribute one
-    half.
+    An example's score is its predicted probability of class 1, which puts it into one of the
+    2^levels cells of the histogram of its own class. The example's vector has the Haar wavelet
+    coefficients of that cell: levels + 1 entries of size 1 / sqrt(levels + 1), so the norm is 1.
+    Cells have equal width in sqrt(odds) / (1 + sqrt(odds)), where odds are those of class 1; this
+    scale resolves confident scores better than probabilities do. Two scores in one cell count as a
+    tie and contribute one half. All clients that hold examples have the same total weight.
 
     The noised histograms are unbiased and their noises independent, so their product is unbiased
     too. The area is the ratio of that product to the product of the histograms' sums, and is biased
@@ -73,7 +75,8 @@ class AreaUnderCurve(Measure):
     def vectors(self, outputs: Tensor, y: Tensor, scoring: Scoring) -> Tensor:
         """Returns the wavelet coefficients of each example's cell, shape `[n, 2 * 2^levels]`.
 
-        A non-finite score counts as the worst score for its example's class.
+        The first half of a vector is for an example of class 0, the second for one of class 1; the
+        other half is zero. A non-finite score counts as the worst score for its example's class.
         """
         probability = scoring.loss.expectation(outputs, scoring.form.meaning)[:, 1].double()
         valid = outputs.isfinite().all(-1) & probability.isfinite()
@@ -121,6 +124,9 @@ class AreaUnderCurve(Measure):
 
 
 def _cleaned(cells: Tensor) -> Tensor:
-    """Returns `cells` `[n]`, negative ones set to zero, rescaled to the former sum (at least 1)."""
+    """Sets negative entries of `cells` `[n]` to zero, and rescales the others to the former sum.
+
+    A sum below 1 is replaced by 1, before and after.
+    """
     positive = cells.clamp(min=0)
     return positive * cells.sum().clamp(min=1) / positive.sum().clamp(min=1)

@@ -1,4 +1,7 @@
-"""The expected calibration error: the mean distance between confidence and accuracy."""
+"""A measure of federated evaluation: the expected calibration error.
+
+It is the mean absolute difference between confidence and accuracy, in bins of confidence.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,10 @@ class Calibration(Measure):
 
     Confidence is the probability of the predicted class; its bins have equal width from 1 / classes
     to 1. An example's gap is 1 - confidence if its prediction is right and -confidence otherwise.
-    The example's vector holds the gap in the example's bin and 0 in all others. The error is the
-    sum over bins of the absolute summed gaps, divided by the count of examples. Clients also send
-    the additional entry of `with_slack`.
+    The example's vector has one entry per bin: the gap in the bin of its confidence, and 0 in all
+    others. A sequence's vector is the mean over its labelled positions. The error is the sum over
+    bins of the absolute summed gaps, divided by the count of examples. Clients also send the
+    additional entry of `with_slack`.
     """
 
     lower_is_better: ClassVar[bool] = True
@@ -40,9 +44,9 @@ class Calibration(Measure):
         return self.bins
 
     def vectors(self, outputs: Tensor, y: Tensor, scoring: Scoring) -> Tensor:
-        """Returns each example's gap in its bin, shape `[n, bins]`.
+        """Returns a vector per example, with its gap in the bin of its confidence: `[n, bins]`.
 
-        An output that is not a probability counts as fully confident and wrong: gap -1.
+        Non-finite outputs count as fully confident and wrong: gap -1.
         """
         expected = scoring.loss.expectation(outputs, scoring.form.meaning).double()
         confidence, prediction = expected.max(-1)
@@ -59,7 +63,12 @@ class Calibration(Measure):
         return with_slack(means)
 
     def estimate(self, noised: NoisedSum, scoring: Scoring) -> Estimate:
-        """Returns sum_b |D_b| / S, corrected for the upward bias of noise: see `_estimated`."""
+        """Returns the error sum_b |D_b| / S and its interval, corrected for the bias of noise.
+
+        D_b is the noised sum of gaps in bin b, and S the noised count. Noise makes |D_b| too large
+        on average: see `_estimated`. If S is at most `noised.quantile` of its standard deviations,
+        the estimate is 0 with the interval [0, 1].
+        """
         count = max(noised.count, 1.0)
         if noised.count <= noised.quantile * noised.count_std:
             return Estimate(0.0, 0.0, 1.0)
@@ -69,7 +78,7 @@ class Calibration(Measure):
 
 
 def _estimated(gaps: Tensor, noised: NoisedSum, count: float, drawn: float) -> Estimate:
-    """Estimates the error and its interval from noised gaps.
+    """Estimates the calibration error and its interval from noised sums of gaps.
 
     The absolute value |D + noise| exceeds |D| on average, and the more so the smaller D is. The
     estimate subtracts the noise variance from the squares, sqrt(max(D^2 - variance, 0)). The
@@ -82,9 +91,9 @@ def _estimated(gaps: Tensor, noised: NoisedSum, count: float, drawn: float) -> E
 
     Args:
       gaps: noised sums of gaps per bin, shape `[bins]`.
-      noised: the noised sum; its standard deviations and quantile are used.
-      count: noised number of clients, at least 1.
-      drawn: variance that client sampling adds to the gaps.
+      noised: the noised sum, of which only the standard deviations and the quantile are read.
+      count: noised sum of the clients' fractions of counted examples, at least 1.
+      drawn: variance that client sampling adds to the gaps, summed over bins.
     """
     bins, k = len(gaps), noised.quantile
     observed = float(gaps.abs().sum())
@@ -107,7 +116,10 @@ def _estimated(gaps: Tensor, noised: NoisedSum, count: float, drawn: float) -> E
 
 
 def _folded(mean: Tensor, std: float) -> tuple[Tensor, Tensor]:
-    """Returns mean and variance `[n]` of |X| for normal X (Leone, Nelson and Nottingham 1961)."""
+    """Returns mean and variance of |X|, each `[n]`, for normal X with `mean` `[n]` and `std`.
+
+    Source: Leone, Nelson and Nottingham 1961.
+    """
     if std == 0:
         return mean.abs(), torch.zeros_like(mean)
     scaled = mean / std

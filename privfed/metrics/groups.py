@@ -1,4 +1,7 @@
-"""Groups of examples and clients, by a declared column, class or site; group names are public."""
+"""Groups of examples and of clients for evaluation: by a declared column, by class or by site.
+
+The names of the possible groups are public.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,9 @@ class ExampleGroups:
 
     Attributes:
       names: the group names.
-      columns: indicator features, one per group except the last. The last group holds the examples
-        in which none of these features is 1. None: the label is the group.
+      columns: the indices of indicator features, one feature per group except the last. The last
+        group has the examples in which none of these features is positive. If None, an example's
+        group is its label.
     """
 
     names: tuple[str, ...] = ()
@@ -36,12 +40,13 @@ class ExampleGroups:
         """Returns the groups that `column` defines; no groups for an empty `column`.
 
         Args:
-          column: a categorical column of a table, "label", or "".
+          column: a categorical column of the data, "label", or "".
           form: the form of the examples.
-          key: the run file's key that errors name.
+          key: the key of the run file that an error message names.
 
         Raises:
-          Refused: if `column` defines no groups.
+          Refused: if `column` is neither a declared categorical column, nor "label" for examples
+            with one class each.
         """
         if not column:
             return cls()
@@ -84,7 +89,7 @@ SITE = "site"
 """Name that selects the site of a client instead of a column."""
 _KEY = "client.group"
 NO_GROUP = -1
-"""Group of a client without examples."""
+"""Group index of a client that is in no group, because it has no examples or no site."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,8 @@ class ClientGroups:
 
     Attributes:
       names: the group names.
-      examples: the groups of examples; None assigns clients by site.
+      examples: the groups of examples, the most frequent of which is the client's; None if a
+        client's group is its site.
     """
 
     names: tuple[str, ...]
@@ -107,12 +113,12 @@ class ClientGroups:
         """Returns the groups that `column` defines.
 
         Args:
-          column: a categorical column of a table, "label", or "site".
+          column: a categorical column of the data, "label", or "site".
           form: the form of the examples.
           sites: the number of sites; 0 if there are none.
 
         Raises:
-          Refused: if `column` defines no groups.
+          Refused: if `column` is empty or defines no groups, or is "site" and there are none.
         """
         if column == SITE and sites:
             return cls(tuple(map(str, range(sites))), None)
@@ -122,14 +128,17 @@ class ClientGroups:
         return cls(groups.names, groups)
 
     def of(self, population: Federation, ids: Indices) -> Indices:
-        """Returns each client's site, or the most frequent group of its examples (ties: the first).
+        """Returns the group of each client: its site, or the most frequent group of its examples.
+
+        Of several groups that are equally frequent, the first is taken.
 
         Args:
           population: the clients and their examples.
           ids: client ids, shape `[c]`.
 
         Returns:
-          Group indices, shape `[c]`; `NO_GROUP` for a client without examples or site.
+          Group indices, shape `[c]`, int64. `NO_GROUP` stands for a client without examples if
+          groups are of examples, and for every client if they are sites and `population` has none.
         """
         if self.examples is None:
             sites = population.sites

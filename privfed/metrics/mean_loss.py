@@ -1,4 +1,7 @@
-"""Mean errors clipped to a public bound: the loss and the absolute error."""
+"""Measures of federated evaluation that are mean errors: the loss and the absolute error.
+
+Each example's error is clipped to a public bound.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ class MeanAbsoluteError(MeanMeasure):
 
     lower_is_better: ClassVar[bool] = True
     clip: float = Field(0.0, ge=0)
-    """Largest error of an example, in the label's units; 0: the width of the label's bounds."""
+    """Largest error that an example counts with, in the label's units; a larger error counts as
+    this. 0: the width of the label's bounds."""
 
     def title(self, scoring: Scoring) -> str:
         return "mean_absolute_error"
@@ -47,7 +51,7 @@ class MeanLoss(MeanMeasure):
 
     lower_is_better: ClassVar[bool] = True
     clip: float = Field(0.0, ge=0)
-    """Largest loss of an example; 0: twice the loss of the baseline."""
+    """Largest loss that an example counts with; 0: twice the loss of the baseline."""
 
     def title(self, scoring: Scoring) -> str:
         return "loss"

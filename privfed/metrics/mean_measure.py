@@ -1,8 +1,8 @@
 """Measures that are the mean over clients of one bounded number per example.
 
-Their intervals are those of a ratio of two noised numbers (Fieller 1954). A ratio r = y / x of
-means is in the interval if |y - r x| is at most a normal quantile times its standard deviation.
-Unlike that of the delta method, the interval is also valid if x may be 0: then every ratio is
+Their intervals are those of a ratio of two noised numbers y and x (Fieller 1954). A ratio r is in
+the interval if |y - r x| is at most a normal quantile times the standard deviation of y - r x.
+Unlike an interval by the delta method, this one is also valid if x may be 0: then every ratio is
 possible.
 """
 
@@ -18,7 +18,7 @@ from privfed.metrics.measure import Estimate, Measure, NoisedSum, Scoring, with_
 
 @dataclass(frozen=True)
 class Variances:
-    """The variances of y and x, and their covariance."""
+    """The variances of a numerator y and a denominator x, and their covariance."""
 
     y: float
     x: float
@@ -27,10 +27,13 @@ class Variances:
 
 Interval = tuple[float, float]
 EVERY: Interval = (-math.inf, math.inf)
+"""The interval that contains every number."""
 
 
 def ratio_interval(y: float, x: float, variances: Variances, quantile: float) -> Interval | None:
-    """Returns all r with (y - r x)^2 <= quantile^2 Var[y - r x], for x known to be positive.
+    """Returns the interval of all r with (y - r x)^2 <= quantile^2 Var[y - r x].
+
+    The denominator without noise is known to be positive.
 
     Args:
       y: noised numerator.
@@ -39,8 +42,8 @@ def ratio_interval(y: float, x: float, variances: Variances, quantile: float) ->
       quantile: two-sided quantile of the standard normal.
 
     Returns:
-      The interval; `EVERY` if x is at most `quantile` times its standard deviation; None if no
-      ratio satisfies the inequality.
+      The interval; `EVERY` if x is at most `quantile` times its standard deviation, negative x
+      included; None if no r satisfies the inequality.
     """
     k = quantile**2
     a = x * x - k * variances.x
@@ -55,7 +58,10 @@ def ratio_interval(y: float, x: float, variances: Variances, quantile: float) ->
 
 
 def widest(intervals: Iterable[Interval | None]) -> Interval:
-    """Returns the smallest interval that contains all of `intervals`; `EVERY` if all are None."""
+    """Returns the smallest interval that contains all `intervals` except None.
+
+    `EVERY` if there is none to contain.
+    """
     ends = [interval for interval in intervals if interval is not None]
     return (min(low for low, _ in ends), max(high for _, high in ends)) if ends else EVERY
 
@@ -68,11 +74,11 @@ class MeanMeasure(Measure):
     """
 
     def bounds(self, scoring: Scoring) -> tuple[float, float]:
-        """Returns the smallest and the largest value: public constants that bound each example."""
+        """Returns the public bounds, low and high, to which each example's value is clipped."""
         raise NotImplementedError
 
     def values(self, outputs: Tensor, y: Tensor, scoring: Scoring) -> Tensor:
-        """Returns each example's value `[n]`; NaN counts as the worst value."""
+        """Returns each example's value, not yet clipped, shape `[n]`; NaN counts as the worst."""
         raise NotImplementedError
 
     def columns(self, scoring: Scoring) -> int:
@@ -91,10 +97,11 @@ class MeanMeasure(Measure):
     def estimate(self, noised: NoisedSum, scoring: Scoring) -> Estimate:
         """Returns V / S = sum s v / sum s in the measure's units, and its interval.
 
-        s is a client's fraction of examples that count, and v the client's mean. The interval
-        contains every ratio r for which (V - r S)^2 is at most quantile^2 times its variance at r:
-        the noise variance, std^2 + r^2 count_std^2, plus the variance from client sampling. The
-        interval is never narrower than the one for the noise alone.
+        Sums are over clients: s is the fraction of a client's examples that are counted, and v the
+        mean of their scaled values. The interval contains every ratio r for which (V - r S)^2 is at
+        most quantile^2 times the variance of V - r S: the noise variance, std^2 + r^2 count_std^2,
+        plus the variance from client sampling. The interval is never narrower than the one for the
+        noise alone.
         """
         total, slack = noised.values.tolist()
         noise = Variances(noised.std**2, noised.count_std**2)
@@ -114,9 +121,10 @@ def _with_draw(
 ) -> Variances:
     """Returns the variances of V and S, including the variance from client sampling.
 
-    Sampling adds (1 - rate) sum s^2 (v - r)^2 to the variance of V - r S. That term is at most the
-    same expression with s in place of s^2, with equality if each client's examples lie in one
-    group. The bound has two estimates at r, with G = sum s (1 - v^2). The first, S (1 + r^2) - 2 r
+    V, S, s and v are those of `MeanMeasure.estimate`. Sampling adds (1 - rate) sum s^2 (v - r)^2 to
+    the variance of V - r S. That term is at most the same expression with s in place of s^2, with
+    equality if each client's examples lie in one group. The bound has two estimates at the value
+    `ratio` of r, with G = sum s (1 - v^2), noised: `slack`. The first, S (1 + r^2) - 2 r
     V - G, includes the noise of V. The second, S (1 - r^2) - G, is that of a score interval (Wilson
     1927); its own variance grows with the differences between clients. Both estimates agree at r =
     V / S. The result is their average, in which the first has as weight the fraction of the

@@ -1,6 +1,7 @@
-"""The interface of measures of federated evaluation: vectors of examples, estimates from sums.
+"""The interface of measures of federated evaluation, such as accuracy.
 
-Clients score a released model on their own examples and each sends one bounded row
+A measure computes a bounded vector from each example, and an estimate from a noised sum over
+clients. Clients score a released model on their own examples and each sends one bounded row
 (`privfed.metrics.measure_row`). The server learns only the noised sum of rows.
 """
 
@@ -54,7 +55,10 @@ class Scoring:
         return f"one of {self.form.classes} classes per {where}"
 
     def labelled(self, y: Tensor) -> Tensor:
-        """Returns a mask `[n]` of the examples that have a label: False for padding alone."""
+        """Returns a mask `[n]` of the examples with a label.
+
+        It is False only for sequences whose positions are all padding.
+        """
         if not self.sequences:
             return torch.ones(len(y), dtype=torch.bool, device=y.device)
         return (y != NO_LABEL).flatten(1).any(1)
@@ -63,8 +67,8 @@ class Scoring:
         """Returns the baseline (best constant prediction) for equally frequent labels.
 
         Returns:
-          The baseline's outputs `[n, *positions, width]`, and labels `[n, *]` of up to 64
-          synthetic examples to score them on; sequences have one position.
+          The baseline's outputs `[n, *positions, width]` for n <= 64 synthetic examples, and the
+          labels `[n, *]` of these examples; sequences have one position.
         """
         form, loss = self.form, self.loss
         width = loss.width(form.empty())
@@ -86,7 +90,10 @@ class Scoring:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A measure's estimate, with an interval from `low` to `high` in the measure's units."""
+    """A measure's estimate `value`, with its confidence interval from `low` to `high`.
+
+    All three are in the measure's units.
+    """
 
     value: float
     low: float
@@ -112,11 +119,12 @@ class NoisedSum:
     """The noised sum of clients' messages for one measure, scaled so that a client counts 1.
 
     Attributes:
-      values: noised sum of the messages (`Measure.parts`), shape `[j]`.
+      values: noised sum over clients of their messages (`Measure.parts`), each times the fraction
+        of the client's examples that the measure counts, shape `[j]`.
       std: standard deviation of the noise on each entry of `values`.
-      count: noised sum of each client's fraction of examples that the measure counts; NaN if the
-        measure takes no count.
-      count_std: standard deviation of the noise on `count`; NaN likewise.
+      count: noised sum over clients of that fraction. A measure of the kind `Count.NONE` must not
+        read it: it is then the count of other measures, or NaN.
+      count_std: standard deviation of the noise on `count`, or NaN.
       rate: probability with which each client was sampled. At 1 the estimate describes the sampled
         clients only. Below 1 it describes all clients, and its interval also covers the sampling; 0
         means a sample from a much larger population.
@@ -142,7 +150,7 @@ class NoisedSum:
 
 
 class Count(Enum):
-    """The count of examples that divides the estimate of a measure."""
+    """The kinds of counts of examples by which a measure divides its sum over clients."""
 
     SHARED = "all examples: one count for all measures of a row"
     APART = "only the examples that the measure can score: a separate count"
@@ -159,18 +167,18 @@ class Measure(Part):
         raise NotImplementedError
 
     def lacks(self, scoring: Scoring) -> str:
-        """Returns the form of labels that the measure needs; "" if the labels have this form."""
+        """Describes the labels that the measure needs, for messages; "" if the labels suit it."""
         raise NotImplementedError
 
     def count(self, scoring: Scoring) -> Count:
-        """Returns the kind of count that divides the estimate.
+        """Returns the kind of count by which the measure divides its sum over clients.
 
-        The kind is `Count.APART` if some examples cannot be scored.
+        The kind is `Count.APART` if some examples may not be counted.
         """
         return Count.APART if scoring.sequences else Count.SHARED
 
     def counted(self, y: Tensor, scoring: Scoring) -> Tensor:
-        """Returns a mask of the examples that can be scored, by labels y `[n, *]`: bool `[n]`."""
+        """Returns a mask, bool `[n]`, of the examples that are counted, from labels y `[n, *]`."""
         return scoring.labelled(y)
 
     def columns(self, scoring: Scoring) -> int:
@@ -194,15 +202,22 @@ class Measure(Part):
         raise NotImplementedError
 
     def parts(self, means: Tensor) -> Tensor:
-        """Returns clients' messages `[c, j]` from means `[c, k]` of vectors; norms at most 1."""
+        """Returns the messages of c clients, with L2 norm at most 1.
+
+        Args:
+          means: mean of each client's vectors over its counted examples, shape `[c, k]`; norms are
+            at most 1.
+
+        Returns:
+          The messages, shape `[c, j]`.
+        """
         return means
 
     def estimate(self, noised: NoisedSum, scoring: Scoring) -> Estimate:
         """Returns the estimate from the noised sum of clients' messages.
 
         Args:
-          noised: the sum over clients of messages (`parts`) times the client's fraction of counted
-            examples, with noise.
+          noised: the noised sum of clients' messages, and the noised count.
           scoring: the form of the examples and the loss.
 
         Returns:
@@ -224,14 +239,18 @@ def refuse_unsuited(measure: Measure, scoring: Scoring) -> None:
 def with_slack(means: Tensor) -> Tensor:
     """Returns (m, 1 - |m|^2) for clients' means m `[c, k]` of norm at most 1: `[c, k + 1]`.
 
-    The norm of a result is sqrt(1 - |m|^2 + |m|^4) <= 1, so the last entry does not increase the
-    sensitivity. The sum of this entry over clients measures how much clients differ, for intervals.
+    The norm of a returned row is sqrt(1 - |m|^2 + |m|^4) <= 1, so its last entry does not increase
+    the sensitivity. From the sum of this entry over clients, estimates compute how much clients
+    differ, which widens their intervals.
     """
     return torch.cat([means, 1 - means.square().sum(1, keepdim=True)], 1)
 
 
 def within_unit(vectors: Tensor) -> Tensor:
-    """Returns `vectors` `[n, k]` in float64, scaled to norm at most 1; non-finite ones become 0."""
+    """Returns `vectors` `[n, k]` in float64, each scaled down to norm at most 1 if it is longer.
+
+    A vector with a non-finite entry becomes zero.
+    """
     vectors = vectors.double()
     finite = vectors.isfinite().all(-1, keepdim=True)
     vectors = torch.where(finite, vectors, 0.0)

@@ -1,12 +1,13 @@
-"""A client's row of measures, and the estimates from the noised sum of rows.
+"""The row that a client sends in federated evaluation, and estimates from the noised sum of rows.
 
 **Content of a row.** Each example belongs to one group (a single group if none are declared). For
 group g and measure j let s be the fraction of all the client's examples that lie in g and that j
 counts. Let m be the mean of j's vectors over these examples. The row contains
 
-    for each g: the fraction of the client's examples in g, times the weight w_S of the count;
+    for each g: the fraction of the client's examples in g, times the weight w_S of the shared
+    count, if any measure has this count (`Count.SHARED`);
     for each g and j: s phi_j(m) times the weight w of a measure, with phi_j = `Measure.parts`,
-    and, for a measure that counts examples separately, s times w.
+    and, for a measure that counts examples separately (`Count.APART`), s times w.
 
 A client without examples sends zeros.
 
@@ -49,10 +50,10 @@ from privfed.metrics.measure import (
 
 
 def group_means(examples: Tensor, offsets: Indices, groups: Indices | None, count: int) -> Tensor:
-    """Returns sums of clients' example vectors by group, divided by the client's example count.
+    """Returns, per client and group, the sum of example vectors over the client's example count.
 
-    The sum over a client's groups is the mean of its examples, so clients with many and with few
-    examples have equal weight.
+    The divisor is the number of all examples of the client. The sum over a client's groups is thus
+    the mean over its examples, and clients with many and with few examples have equal weight.
 
     Args:
       examples: vectors of all examples, shape `[n, k]`.
@@ -65,7 +66,8 @@ def group_means(examples: Tensor, offsets: Indices, groups: Indices | None, coun
       examples have zeros.
 
     Raises:
-      ValueError: if `offsets` do not rise from 0 to n, or a group is out of range.
+      ValueError: if `offsets` do not go from 0 to n or decrease anywhere, or if a group is not in
+        0, …, count - 1.
     """
     if offsets[0] != 0 or offsets[-1] != len(examples) or (np.diff(offsets) < 0).any():
         raise ValueError(
@@ -118,7 +120,8 @@ class MeasureRow:
           groups: names of groups; empty for a single group.
 
         Raises:
-          Refused: if there are no measures, one is repeated, or one does not suit the labels.
+          Refused: if there are no measures, two have the same title, or one does not suit the
+            labels.
         """
         if not measures:
             raise Refused(
@@ -193,17 +196,17 @@ class MeasureRow:
     def estimates(
         self, total: Tensor, std: float, rate: float, confidence: float = 0.95
     ) -> dict[str, dict[str, Estimate]]:
-        """Returns the estimates that follow from the noised sum of rows, as post-processing.
+        """Computes the measures' estimates from the noised sum of rows, as post-processing.
 
         Args:
           total: sum of rows with approximately normal noise, shape `[m]`.
           std: standard deviation of the noise on each entry.
-          rate: probability with which a client took part, as in `NoisedSum`.
+          rate: probability with which each client was sampled, as in `NoisedSum`.
           confidence: confidence of each single interval, not of all intervals jointly.
 
         Returns:
-          Estimates by group and title of measure. The group "" is the whole population: the sum of
-          all groups and of their noise.
+          Estimates by name of the group, then by title of the measure. The group "" is the whole
+          population; it is estimated from the sum over all groups, which has the noise of all.
         """
         by_group = total.detach().double().cpu().view(-1, self._group_length)
         quantile = NormalDist().inv_cdf((1 + confidence) / 2)
@@ -220,7 +223,7 @@ class MeasureRow:
 
     @cached_property
     def weights(self) -> Weights:
-        """The factors on a measure's part of a row and on the shared count; see the module."""
+        """The factors w and w_S on the parts of a row, as the module's docstring derives them."""
         counts = [measure.count(self.scoring) for measure in self.measures]
         root = math.sqrt(counts.count(Count.SHARED))
         square = 1 / (len(counts) + counts.count(Count.APART) + root)
@@ -240,7 +243,14 @@ class MeasureRow:
     def _noised(
         self, numbers: Tensor, std: float, rate: float, quantile: float
     ) -> Iterator[tuple[Measure, NoisedSum]]:
-        """Yields each measure with its part of a group's noised sum, divided by its weight."""
+        """Yields each measure with its part of `numbers`, divided by the weights.
+
+        Args:
+          numbers: noised sum of rows in one group, shape `[length / groups]`.
+          std: standard deviation of the noise on each entry of `numbers`.
+          rate: as in `NoisedSum`.
+          quantile: as in `NoisedSum`.
+        """
         weights, at = self.weights, int(self.weights.count > 0)
         for measure in self.measures:
             kind = measure.count(self.scoring)
@@ -271,14 +281,15 @@ def half_widths(
 ) -> dict[str, float]:
     """Returns half the width of each measure's interval if noise is the only uncertainty.
 
-    The width is a mean over simulated noise, for a cohort whose model predicts the baseline. No
-    data are used, and the simulated noise is always the same. With groups, the interval is that of
-    the whole population. Client sampling, which is not included, makes intervals wider.
+    The width is a mean over simulated noise, for a model that predicts the baseline (best constant
+    prediction). No data are used, and the simulated noise is always the same. With groups, the
+    interval is that of the whole population. Client sampling, which is not included, makes
+    intervals wider.
 
     Args:
-      row: the row of measures.
+      row: the layout of a client's row.
       clients: the cohort size.
-      std: standard deviation of the noise on each entry of the sum.
+      std: standard deviation of the noise on each entry of the sum of rows.
       confidence: confidence of each interval.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The tables of audits: of one run's ledger, of several ledgers, of a mechanism, of a function."""
+"""The console tables of audits: of one or several ledgers, of a mechanism, of a function."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ if TYPE_CHECKING:
 
 
 def mechanism_table(audit: MechanismAudit) -> Group:
-    """Returns a table of the claimed ε and its lower bound in each scenario, and a verdict."""
+    """Returns a table of the claimed ε and its measured lower bound, and a verdict.
+
+    There is one line for each scenario, in which releases for neighbouring datasets were compared.
+    """
     table = _table("scene", "ε claimed", _bound(audit.confidence), "p-value")
     evaluation = audit.evaluation
     for kind, tests in (
@@ -67,7 +70,10 @@ def mechanism_table(audit: MechanismAudit) -> Group:
 
 
 def function_table(audit: FunctionAudit) -> Group:
-    """Returns a table of lower bounds on ε, one for each score of releases, and a verdict."""
+    """Returns a table of measured lower bounds on ε, and a verdict on the claimed ε.
+
+    There is one bound for each score by which a test distinguishes releases.
+    """
     table = _table("score", _bound(audit.confidence), "p-value", "against")
     for tested in audit.tested:
         bound = tested.verdict
@@ -100,7 +106,10 @@ def _bound(confidence: float) -> str:
 
 
 def _verdict(audit: MechanismAudit | FunctionAudit, what: str, claim: str) -> str:
-    """Returns the verdict (refuted, doubtful, or not contradicted) on `claim`, with its p-value."""
+    """Returns the verdict (refuted, doubtful, or not contradicted), with the p-value of the test.
+
+    `what` names the audited object, and `claim` completes the sentence "the ε that …".
+    """
     verdict = "the releases do not contradict the claim"
     if audit.doubted:
         verdict = "DOUBTFUL: try again with more releases"
@@ -128,14 +137,14 @@ KINDS = (".svg", ".png", ".pdf")
 
 
 def draw_curves(ledger: Ledger, path: Path) -> dict[str, Curve]:
-    """Draws ε over rounds and over δ into a file.
+    """Draws a run's ε over rounds and over δ, and writes the figure to a file.
 
     Args:
       ledger: the ledger of the run.
       path: the file to write: .svg, .png or .pdf.
 
     Returns:
-      The curves "rounds" and "delta".
+      The curves by name: "rounds" for ε over charged rounds, and "delta" for ε over δ.
 
     Raises:
       Refused: if `path` has another suffix, or no epsilon is finite.
@@ -185,7 +194,10 @@ def _finite(epsilon: float | None) -> bool:
 
 
 def audit_table(audit: RunAudit) -> Table:
-    """Returns a table of the ε that a run spent, with all its terms, or of the files' problems."""
+    """Returns a table of the ε that a run spent, with all terms of this ε.
+
+    If the audit found problems in the run's files, the table lists these, and no ε.
+    """
     facts = audit.to_json()
     if audit.problems:
         return _broken(audit.problems)
@@ -227,7 +239,7 @@ def audit_table(audit: RunAudit) -> Table:
 
 
 def _trust_row(assumed: Assumed | None) -> dict[str, str]:
-    """Returns a row on the assumptions about other parties, if the ledger states them."""
+    """Returns a table row on the assumptions about other parties; empty if none are stated."""
     return {} if assumed is None else {"trust model": str(assumed)}
 
 
@@ -248,7 +260,7 @@ def _broken(problems: Sequence[str]) -> Table:
 
 
 def _head_rows(audit: RunAudit) -> dict[str, str]:
-    """Returns rows on the comparison of the ledger with recorded heads."""
+    """Returns table rows on the comparison of the ledger with recorded heads."""
     pairs = {}
     if audit.charges_since is not None:
         pairs["given head"] = (
@@ -264,7 +276,7 @@ def _head_rows(audit: RunAudit) -> dict[str, str]:
 
 
 def _canary_rows(audit: RunAudit) -> dict[str, str]:
-    """Returns rows on the canaries' evidence about the run's claim; empty without canaries."""
+    """Returns table rows on the canaries' evidence about the claimed ε; empty without canaries."""
     if audit.canaries:
         return dict(evidence_rows(audit.canaries))
     if not audit.terms.get("canaries"):
@@ -278,7 +290,7 @@ def _canary_rows(audit: RunAudit) -> dict[str, str]:
 
 
 def _excluded_row(audit: RunAudit) -> dict[str, str]:
-    """Returns a row on the number of parties proved to be Byzantine; empty if there are none."""
+    """Returns a table row on the parties that were proved to be Byzantine; empty without any."""
     if not audit.excluded:
         return {}
     return {
@@ -288,7 +300,10 @@ def _excluded_row(audit: RunAudit) -> dict[str, str]:
 
 
 def merged_table(merged: JointAudit) -> Table:
-    """Returns a table of the ε of each run and of all together, or of their files' problems."""
+    """Returns a table of the ε of each run, and of all runs together.
+
+    If the audit found problems in the runs' files, the table lists these, and no ε.
+    """
     bound = merged.bound
     if bound is None:
         return _broken(merged.problems)

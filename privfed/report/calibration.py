@@ -1,4 +1,4 @@
-"""The tables for answers of `privfed calibrate`."""
+"""The console tables that `privfed calibrate` and `privfed check --advise` print."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from privfed.report.tables import counted, overflow_text, party_rows, rows, two_
 
 
 def advice_report(advice: Advice) -> RenderableType:
-    """Returns a table of alternatives by increasing noise, with explanations of its terms."""
+    """Returns a table of samplers and noise mechanisms, with explanations of the table's terms.
+
+    The run file's own choice, if there is one, is first; the others follow by increasing noise.
+    """
     return Group(_table(advice), "", *(Text(line) for line in _notes(advice)))
 
 
@@ -100,7 +103,11 @@ def _promises(advice: Advice) -> list[str]:
 
 
 def _where_buffers_reduce_noise(advice: Advice) -> Iterator[str]:
-    """Yields notes on the memory that buffers save compared with bands, and on the added noise."""
+    """Yields notes that compare mechanisms with and without "privacy.bands", by sampler.
+
+    A note states the rows of noise that a mechanism without bands stores less, and the percentage
+    of noise that it has more.
+    """
     for buffers in advice.ranked:
         for bands in advice.ranked:
             same = buffers.sampler == bands.sampler and "privacy.bands" in bands.keys
@@ -121,7 +128,7 @@ _HONEST = "added by honest clients"
 
 
 def calibration_table(answer: CalibrationAnswer) -> Table:
-    """Returns a table of noise, ε, rounds and cohort, with the solved value marked."""
+    """Returns a table of noise, ε, rounds and cohort; the one that was computed is marked."""
     question, bound = answer.question, answer.bound
     numbers = {
         "noise multiplier": ("noise_multiplier", ceiling(question.noise_multiplier)),
@@ -147,7 +154,7 @@ def calibration_table(answer: CalibrationAnswer) -> Table:
 
 
 def _correlated_row(answer: CalibrationAnswer) -> dict[str, str]:
-    """Returns a row on the correlation of noise over rounds; empty if there is none."""
+    """Returns a table row on the correlation of noise over rounds; empty if there is none."""
     question, mechanism = answer.question, answer.cost.mechanism
     if not isinstance(mechanism, SolvedForRun):
         return {}
@@ -158,7 +165,7 @@ def _correlated_row(answer: CalibrationAnswer) -> dict[str, str]:
 
 
 def _colluders_row(answer: CalibrationAnswer) -> dict[str, str]:
-    """Returns a row on the adversary of ε if pairs of clients share noise; otherwise empty."""
+    """Returns a table row on the adversary of ε if pairs of clients share noise; else empty."""
     count = answer.colluders
     return {} if count is None else party_rows("clients", None, count)
 
@@ -174,7 +181,7 @@ def _draw(answer: CalibrationAnswer) -> str:
 
 
 def _sum_rows(answer: CalibrationAnswer) -> dict[str, str]:
-    """Returns rows on a secure sum: guarantees, noise and bytes of each party, aborts."""
+    """Returns table rows on a secure sum: guarantees, noise and bytes of each party, aborts."""
     sums, question = answer.sum_json(), answer.question
     aborts = sums.get("aborts", 0.0)
     abort = {"aborts": f"a round with a probability of at most {aborts:.2g}"} if aborts else {}
@@ -201,7 +208,7 @@ def _sum_rows(answer: CalibrationAnswer) -> dict[str, str]:
 
 
 def _site_rows(answer: CalibrationAnswer) -> dict[str, str]:
-    """Returns rows on the numbers of surviving and colluding sites, and on their noise."""
+    """Returns table rows on the numbers of surviving and colluding sites, and on their noise."""
     sums, question = answer.sum_json(), answer.question
     if not question.sites:
         return {}
@@ -225,14 +232,17 @@ def _site_rows(answer: CalibrationAnswer) -> dict[str, str]:
 
 
 def _all_noise(clips: float) -> str:
-    """Formats the standard deviation of the noise if every site survives."""
+    """Formats the standard deviation, in clipping norms, of the noise of all sites together."""
     return f"together they add noise of standard deviation {ceiling(clips)} clipping norms"
 
 
 def alternatives_table(
     answer: CalibrationAnswer, others: Iterable[tuple[str, CalibrationAnswer]]
 ) -> Table:
-    """Returns a table of `answer` and, below it, `others`, each with one number changed."""
+    """Returns a table with a line for `answer`, and below it one for each of `others`.
+
+    Each of `others` is a description of one changed number, and the answer with this change.
+    """
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("with", "noise multiplier", "ε", "δ", "rounds", "cohort"):
         table.add_column(name, justify="left" if name == "with" else "right")
@@ -256,7 +266,11 @@ _SAMPLING_COLUMNS = (
 
 
 def sampling_report(comparison: SamplingComparison) -> RenderableType:
-    """Returns a table of the noise by examples per client, with the answer and assumptions."""
+    """Returns a table that compares example-level (ELS) with user-level sampling (ULS).
+
+    Each line states the noise for one number of examples per client. Notes state the sampling with
+    less noise, and the assumptions.
+    """
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in _SAMPLING_COLUMNS:
         table.add_column(name, justify="right")
@@ -276,7 +290,7 @@ def sampling_report(comparison: SamplingComparison) -> RenderableType:
 
 
 def _sampling_notes(comparison: SamplingComparison) -> Iterator[str]:
-    """Yields the answer, the meaning of the columns, and the limits of the comparison."""
+    """Yields the sampling with less noise, the meaning of columns, and the comparison's limits."""
     question = comparison.question
     yield f"less noise: {_better_sampling(comparison)}"
     if comparison.break_even is not None:

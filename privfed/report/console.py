@@ -57,7 +57,10 @@ _HANDLER = "privfed"
 
 
 def console(json: bool) -> Console:
-    """Returns the console for users: on standard output, or on standard error if `json` is set."""
+    """Returns the console for users' messages: on standard output, or on standard error if `json`.
+
+    Standard output then remains free for a JSON object.
+    """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=_HANDLER)
@@ -97,14 +100,17 @@ class PipeSafeConsole(Console):
 
 
 def written(text: str, encoding: str) -> str:
-    """Returns `text` with those characters replaced that `encoding` lacks."""
+    """Returns `text` as `encoding` can write it: a character that it lacks is spelled out.
+
+    For example, "ε" becomes "epsilon" in ASCII; a character without a known spelling becomes "?".
+    """
     return text.encode(encoding, _HANDLER).decode(encoding)
 
 
 def _spelled_out(error: UnicodeError) -> tuple[str, int]:
     """Returns a replacement for characters that an encoding lacks, and the position after them.
 
-    An error handler of `codecs`; it raises any error other than of encoding.
+    This is an error handler for `codecs`. It raises `error` if that is no `UnicodeEncodeError`.
     """
     if not isinstance(error, UnicodeEncodeError):
         raise error

@@ -1,4 +1,4 @@
-"""The tables and the progress of an experiment on the terminal."""
+"""The tables and the progress of a grid of runs (an experiment or a tuning) on the terminal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,12 @@ from privfed.report.tables import counted, rows, start_row
 
 
 def proposal_table(proposal: Proposal, processes: int) -> Table:
-    """Returns a table of a private tuning's plan: candidates, ε, a single run's ε, and time."""
+    """Returns a table of the plan of a private tuning: candidate runs, total ε, and time.
+
+    Args:
+      proposal: the plan.
+      processes: number of processes among which the time is divided.
+    """
     bound, single = proposal.guarantee, proposal.single
     ratio = bound.epsilon / single.epsilon if single.epsilon else math.inf
     seconds = proposal.seconds * proposal.repetitions.mean / processes
@@ -60,7 +65,7 @@ def proposal_table(proposal: Proposal, processes: int) -> Table:
 
 
 def tuned_table(tuned: Tuned) -> Table:
-    """Returns a table of the released run, and of the guarantee that covers its choice."""
+    """Returns a table of the run that a private tuning released, and of the tuning's guarantee."""
     bound, name = tuned.guarantee, tuned.proposal.measure
     nominal = NOMINAL * bool(tuned.proposal.plan.simulation)
     combination = tuned.outcome["combination"].items()
@@ -80,7 +85,11 @@ def tuned_table(tuned: Tuned) -> Table:
 
 
 class ExperimentProgress:
-    """Shows the numbers of completed, running and failed cells, and the time left."""
+    """Shows, during an experiment, the numbers of completed, running and failed cells.
+
+    A cell is one run of the grid. On a terminal there is a bar, with the time left; elsewhere a
+    line is printed for each cell that ends.
+    """
 
     def __init__(
         self,
@@ -109,7 +118,7 @@ class ExperimentProgress:
         self._progress.stop()
 
     def begin(self, total: int, done: int, processes: int) -> None:
-        """Prints the number of cells, of which `done` ended in earlier calls."""
+        """Prints the number of cells, and how many of them (`done`) ended in earlier calls."""
         self._total, self._left, self._began = total, total - done, time.monotonic()
         before = f", {done} of them ended before" if done else ""
         cells = f"{counted(total, 'cell')}{before}, in {counted(processes, 'process', 'es')}"
@@ -124,7 +133,7 @@ class ExperimentProgress:
         self._show()
 
     def ended(self, cell: Cell, result: dict[str, Any]) -> None:
-        """Counts a finished cell and prints its result, or only a failure if there is a bar."""
+        """Counts a finished cell and prints its result; with a bar, only if the cell failed."""
         self._running -= 1
         self._ended[result["status"]] += 1
         self._left -= 1
@@ -140,7 +149,6 @@ class ExperimentProgress:
         self._on_end(cell, result)
 
     def _show(self) -> None:
-        """Writes the counts next to the bar."""
         if self._task is None:
             return
         ended = sum(self._ended.values())
@@ -152,7 +160,7 @@ class ExperimentProgress:
 
 
 def _result_line(cell: Cell, result: dict[str, Any]) -> str:
-    """Formats a cell's values and seed, with its first metric or the reason of its failure."""
+    """Formats a cell's values and seed, with its first metric or the reason why it has none."""
     short = Counter(_last_part(key) for key in cell.values)
     values = ", ".join(
         f"{key if short[_last_part(key)] > 1 else _last_part(key)} {text(value)}"
@@ -175,7 +183,15 @@ _SHOWN = 6
 
 
 def cells_table(cells: Sequence[Cell], grid: Grid, excluded: Mapping[str, str]) -> Table:
-    """Returns a table of combinations of values, with a reason's number if one will not run."""
+    """Returns a table of the grid's combinations of values, a line for all seeds of each.
+
+    A combination with cells that will not run shows the number of the reason in `excluded_table`.
+
+    Args:
+      cells: all cells; those of one combination, which differ in the seed, are adjacent.
+      grid: the grid.
+      excluded: the reason why a cell will not run, by name of the cell.
+    """
     table = Table(box=None, padding=(0, 2, 0, 0))
     keys = [*grid.keys, *grid.tuned_keys]
     for key in (*keys, ""):
@@ -191,12 +207,15 @@ def cells_table(cells: Sequence[Cell], grid: Grid, excluded: Mapping[str, str]) 
 
 
 def excluded_table(excluded: Mapping[str, str]) -> Table:
-    """Returns a table of the reasons why cells will not run, by number."""
+    """Returns a table of the numbered reasons why cells will not run.
+
+    `excluded` has the reason by name of the cell.
+    """
     return rows({f"[{n}]": why for why, n in _numbered(excluded).items()})
 
 
 def _numbered(excluded: Mapping[str, str]) -> dict[str, int]:
-    """Returns a number for each reason why cells will not run."""
+    """Returns a number, from 1, for each distinct reason why cells will not run."""
     return {why: n for n, why in enumerate(dict.fromkeys(excluded.values()), start=1)}
 
 
@@ -206,7 +225,7 @@ def outlook_table(ahead: Outlook) -> Table:
 
 
 def experiment_table(outcome: Experiment) -> Table:
-    """Returns a table of the cells' results, and of their joint guarantee."""
+    """Returns a table of the numbers of cells by status, the joint guarantee, and the files."""
     counts = outcome.counts
     ends = (DONE, REFUSED, FAILED, "waiting")
     bad = counts[REFUSED] + counts[FAILED]
@@ -221,7 +240,7 @@ def experiment_table(outcome: Experiment) -> Table:
 
 
 def _joint_row(joints: Sequence[Joint]) -> dict[str, str]:
-    """Returns a row on the joint guarantee of each population; equal guarantees are merged."""
+    """Returns a table row on the joint guarantee for each population; equal ones are merged."""
     populations: dict[str, list[str]] = {}
     for joint in joints:
         populations.setdefault("\n".join(_joint_lines(joint)), []).append(joint.about)
@@ -236,7 +255,7 @@ def _joint_row(joints: Sequence[Joint]) -> dict[str, str]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Returns the names of populations; those that differ only in the seed are merged."""
+    """Joins the names of populations to one text; names that differ only in a seed are merged."""
     seeds: dict[str, list[str]] = {}
     for name in names:
         head, seed, number = name.rpartition(", seed ")

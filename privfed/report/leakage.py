@@ -1,4 +1,4 @@
-"""Tables and pictures of attacks on updates: inversion and property inference."""
+"""Tables and pictures of privacy attacks on updates: inversion and property inference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,12 @@ _EXACT = 99
 
 
 def inversion_table(inverted: Inverted, out: Path) -> Group:
-    """Returns a table of the quality of reconstructions from each view, and facts of the attack."""
+    """Returns a table of the quality of reconstructed examples, a line for each attacker's view.
+
+    Args:
+      inverted: the results of the attack.
+      out: the folder to which the results were written.
+    """
     table = _view_table("view", "observer", "PSNR", "SSIM", "MSE", "labels found")
     for view in inverted.views:
         ssim = f"{np.median(view.ssim):.2f}" if view.ssim else "—"
@@ -44,7 +49,12 @@ def inversion_table(inverted: Inverted, out: Path) -> Group:
 
 
 def property_table(properties: Properties, out: Path) -> Group:
-    """Returns a table of the error of inferred label distributions from each view."""
+    """Returns a table of the error of inferred label distributions, a line for each view.
+
+    Args:
+      properties: the results of the attack.
+      out: the folder to which the results were written.
+    """
     table = _view_table("view", "observer", "distance", "majority label")
     for guess in properties.estimates:
         distance, right = np.mean(guess.distance), np.mean(guess.majority)
@@ -58,12 +68,12 @@ def property_table(properties: Properties, out: Path) -> Group:
 
 
 def decibels(psnr: float) -> str:
-    """Formats a PSNR in decibels."""
+    """Formats a PSNR in decibels; above 99 dB it is "exact"."""
     return "exact" if psnr > _EXACT or math.isinf(psnr) else f"{psnr:.1f} dB"
 
 
 def _view_table(*columns: str) -> Table:
-    """Returns an empty table for one row per view."""
+    """Returns an empty table with these columns, the first two for text."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for place, name in enumerate(columns):
         table.add_column(Text(name), justify="left" if place < 2 else "right", no_wrap=place != 1)
@@ -82,7 +92,7 @@ def _model(target: Subject) -> str:
 
 
 def _meaning(target: Subject) -> dict[str, str]:
-    """Returns rows on the meaning of ε and of clipping for such an attack."""
+    """Returns table rows on the meaning of ε and of clipping for such an attack."""
     plan = target.setup.plan
     if not plan.mechanism.private:
         return {"note": SIMULATION}
@@ -99,7 +109,7 @@ _MOST = 8
 
 
 def contact_sheet(inverted: Inverted) -> bytes | None:
-    """Returns a PNG of the originals and their reconstructions; None if they are not images."""
+    """Returns a PNG of the attacked examples and their reconstructions; None if not images."""
     attack, views = inverted.attack, inverted.views
     shape, values = attack.picture, (attack.low, attack.high)
     if shape is None:

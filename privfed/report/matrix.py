@@ -32,7 +32,11 @@ def matrix_tables(written: Raw) -> tuple[Group, list[dict[str, Any]]]:
     """Returns the combinations of built-in parts as tables, and as objects for JSON.
 
     Args:
-      written: the run file; all other keys of a combination are taken from it.
+      written: the content of a run file, from which all keys other than the combined parts are
+        taken.
+
+    Returns:
+      The tables, and one JSON object for each combination.
 
     Raises:
       Refused: if the run file itself is invalid.
@@ -68,7 +72,7 @@ def matrix_tables(written: Raw) -> tuple[Group, list[dict[str, Any]]]:
 def _protocol_tables(
     matrix: Sequence[Combination], numbers: Mapping[str, int]
 ) -> Iterator[RenderableType]:
-    """Yields a table of rules by mechanisms for each protocol."""
+    """Yields, for each protocol, a table with aggregation rules in rows, mechanisms in columns."""
     for protocol in built_in("protocol")["protocol"]:
         chosen = [combined for combined in matrix if combined.choice["protocol"] == protocol]
         yield _table(f"{key_of('protocol')} = {protocol}", chosen, "rule", "mechanism", numbers)

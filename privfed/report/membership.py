@@ -1,4 +1,4 @@
-"""The table and the JSON of a membership attack, with the bound that ε implies."""
+"""The table, figure and JSON of a membership inference attack, with the bound that ε implies."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ ATTACK_NAMES = {"loss": "loss threshold", "lira": "LiRA", "lira_offline": "LiRA,
 
 
 def claim(exposure: Exposure) -> tuple[float, float, str]:
-    """Returns the ε and δ that bound the attack, and a description of the protected unit.
+    """Returns the ε and δ that bound the attack, and a description of the compared datasets.
 
-    In an attack with shadow runs on a run file, membership of a client is a Bernoulli draw: the
-    datasets with and without the client are neighbouring. In the attack on one trained run, a
-    member is compared with a client that never took part: one client replaces another. If
-    membership of an example is attacked, the neighbours differ in the data of that example's
-    client. A replacement or a change of data is one step of replace-one, and two steps (removal and
-    addition) of the other relations.
+    If several runs of a run file are attacked, membership of a client is a Bernoulli draw: the
+    datasets with and without the client are neighbouring. If one trained run is attacked, a member
+    is compared with a client that never took part: one client replaces another. If membership of an
+    example is attacked, the datasets differ in the data of that example's client. A replacement or
+    a change of data is one step of replace-one, and two steps (removal and addition) of the other
+    relations.
     """
     user = exposure.guarantee
     if exposure.level == "user":
@@ -106,7 +106,11 @@ def _rate_json(fpr: float, curve: Roc, exposure: Exposure) -> dict[str, Any]:
 
 
 def exposure_table(exposure: Exposure, folder: Path) -> Group:
-    """Returns a table of each attack's success and the bound by ε, with notes on conditions."""
+    """Returns a table of each attack's success and of the largest success that ε allows.
+
+    Notes below it state the attacked runs and the limits of these numbers. `folder` is the folder
+    of the result's files.
+    """
     epsilon, delta, about = claim(exposure)
     table = Table(box=None, padding=(0, 2, 0, 0))
     for head in ("attack", "AUC", "advantage", *(f"TPR at {rate:.1%} FPR" for rate in RATES)):
@@ -151,17 +155,20 @@ _LEAST = 1e-4
 
 
 def exposure_files(exposure: Exposure) -> dict[str, bytes]:
-    """Returns the files of the attack's result by name: the figure and the numbers."""
+    """Returns the contents, by file name, of the files of the attack's result.
+
+    These are the ROC figure (SVG and PNG), and the numbers (JSON).
+    """
     pictures = {f"roc.{kind}": roc_picture({"": exposure}, kind) for kind in ("svg", "png")}
     numbers = (dump(exposure_json(exposure), indent=1) + "\n").encode()
     return {**pictures, "membership.json": numbers}
 
 
 def roc_picture(exposures: Mapping[str, Exposure], kind: str) -> bytes:
-    """Returns a figure of ROC curves on logarithmic axes, with chance and the bound by ε.
+    """Returns an image file of ROC curves on logarithmic axes, with chance and the bound by ε.
 
     Args:
-      exposures: the results of attacks by title, each in a panel of its own.
+      exposures: the results of attacks by title; each has its own panel.
       kind: "svg" or "png".
     """
     size = (0.6 + 3.4 * len(exposures), 3.6)

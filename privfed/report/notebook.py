@@ -50,7 +50,7 @@ class NotebookProgress(PlainProgress):
         self._begin()
 
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
-        """Begins the bar after `done` rounds."""
+        """Shows the bar, at `done` rounds that were completed before."""
         self._budget, self._rounds, self._done = plan.budget, plan.config.run.rounds, done
         if self._choosing:
             self._choosing, self._notes = "", [plan.config.auto]
@@ -68,14 +68,14 @@ class NotebookProgress(PlainProgress):
         self._draw()
 
     def after(self, record: RoundRecord) -> None:
-        """Shows the results of an evaluation, and its warning."""
+        """Shows the metrics of an evaluation, and its warning if it has one."""
         self._measures = f"at {record.round}: {measures_line(record, self._budget)}"
         if record.warning:
             self._notes.append(f"round {record.round}: WARNING: {record.warning}")
         self._draw()
 
     def _begin(self) -> None:
-        """Draws the bar; the first call also displays it."""
+        """Draws the bar; the first call also adds it to the output of the notebook's cell."""
         if self._display is None:
             self._notebook = notebook = importlib.import_module("IPython.display")
             self._display = notebook.display(notebook.HTML(self._drawn()), display_id=True)

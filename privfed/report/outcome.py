@@ -1,4 +1,4 @@
-"""The table of a completed run."""
+"""The console table of a completed run: results, guarantee and warnings."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from privfed.run.outcome import Outcome
 
 
 def with_baseline(name: str, measures: Mapping[str, float], constant: Mapping[str, float]) -> str:
-    """Formats the metric `name`, with that of the baseline (best constant prediction) if known.
+    """Formats a metric's value, followed by the baseline's (best constant prediction) if known.
 
     Args:
-      name: the metric.
-      measures: the metrics of the model.
-      constant: the metrics of the baseline.
+      name: name of the metric.
+      measures: the model's metrics by name.
+      constant: the baseline's metrics by name.
     """
     score = measure(name, measures[name])
     if name not in constant:
@@ -74,9 +74,9 @@ def outcome_table(outcome: Outcome) -> Table:
 
 
 def _test_row(outcome: Outcome) -> dict[str, str]:
-    """Returns rows on the first metric on the test set, and on differences between groups.
+    """Returns table rows on the first metric on the test set, and on differences between groups.
 
-    There are no rows without a test set.
+    There are none without a test set.
     """
     if not outcome.test_examples:
         return {}
@@ -103,7 +103,7 @@ def _scored_on(outcome: Outcome) -> str:
 
 
 def _clients_rows(outcome: Outcome) -> dict[str, str]:
-    """Returns rows on the last metrics of evaluation by clients, each with its interval."""
+    """Returns table rows on the last metrics of evaluation by clients, each with its interval."""
     evaluation = outcome.plan.config.evaluation
     confidence, scored = evaluation.confidence, "on their held-out examples"
     if not evaluation.holdout:
@@ -116,7 +116,7 @@ def _clients_rows(outcome: Outcome) -> dict[str, str]:
 
 
 def _attack_row(outcome: Outcome) -> dict[str, str]:
-    """Returns a row on the attack success rate; empty if the attack has no target."""
+    """Returns a table row on the attack success rate; empty if the attack has no target."""
     success = outcome.measures.get("attack_success")
     if success is None:
         return {}
@@ -124,7 +124,10 @@ def _attack_row(outcome: Outcome) -> dict[str, str]:
 
 
 def _misbehaviour_rows(outcome: Outcome) -> dict[str, str]:
-    """Returns rows on the numbers of clients with outlying updates, or why none were observed."""
+    """Returns a table row on the numbers of clients with outlying updates.
+
+    If a simulation with attackers observed no updates, the row states why; otherwise it is empty.
+    """
     config, misbehaviour = outcome.plan.config, outcome.misbehaviour
     if misbehaviour is None:
         if not (config.has_attackers and config.run.simulation_metrics):
@@ -147,7 +150,7 @@ def _misbehaviour_rows(outcome: Outcome) -> dict[str, str]:
 
 
 def _excluded_rows(outcome: Outcome) -> dict[str, str]:
-    """Returns rows on parties proved to be Byzantine, and on guarantees that no longer hold."""
+    """Returns table rows on parties proved to be Byzantine, and on guarantees that are void."""
     if not outcome.culprits:
         return {}
     party = "site" if outcome.plan.cost.limits.sites else "client"
@@ -159,7 +162,7 @@ def _excluded_rows(outcome: Outcome) -> dict[str, str]:
 
 
 def _warning_row(outcome: Outcome) -> dict[str, str]:
-    """Returns a row with the run's warnings: about delta, bounds, and a poor model."""
+    """Returns a table row with the run's warnings: about delta, bounds, and a poor model."""
     text = "; ".join(filter(None, (outcome.warning, outcome.not_learned)))
     return {"warning": text} if text else {}
 

@@ -1,4 +1,4 @@
-"""The table of a plan before training: its guarantee and its cost."""
+"""The console table of a plan before training: configuration, guarantee and cost."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def plan_table(
     power: Power | None = None,
     by_command: bool = False,
 ) -> Table:
-    """Returns the table that `check` prints, and `train` prints first: guarantee and cost.
+    """Returns the table that `privfed check` prints, and `privfed train` prints before training.
 
     Args:
       plan: the plan.
@@ -50,7 +50,7 @@ def plan_table(
       path: the run directory; None if there is none.
       site: the guarantee for a site's own clients; None to leave it out.
       power: the statistical power of the canaries; None to leave it out.
-      by_command: whether to mention further options of `privfed check`.
+      by_command: whether to mention `privfed check --advise`.
     """
     config = plan.config
     return rows(
@@ -79,14 +79,14 @@ def plan_table(
 
 
 def _comparison_row(plan: Plan) -> dict[str, str]:
-    """Returns a row with the command that compares samplers and mechanisms; empty if refused."""
+    """Returns a table row with the command that compares samplers; empty if it does not apply."""
     if not comparable(plan):
         return {}
     return {"advice": "privfed check --advise compares other samplers and mechanisms at this ε"}
 
 
 def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns the rows on data, training and aggregation."""
+    """Returns table rows on data, training and aggregation."""
     config, names = plan.config, plan.config.names
     return {
         "data": f"{names['source']}, {config.data.clients} clients declared ({names['partition']})",
@@ -109,7 +109,7 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _auto_row(config: Config) -> dict[str, str]:
-    """Returns a row on the keys that are "auto", or on the data from which they were chosen."""
+    """Returns a table row on the keys with the value "auto", or on the choice of their values."""
     if config.open:
         keys = " and ".join(config.open)
         return {"auto": f"{keys}: chosen when the run starts; shown as the loss recommends"}
@@ -117,7 +117,7 @@ def _auto_row(config: Config) -> dict[str, str]:
 
 
 def _groups_row(config: Config) -> dict[str, str]:
-    """Returns a row on the groups of clients; empty unless updates depend on the client's group."""
+    """Returns a table row on the groups of clients; empty unless the objective uses groups."""
     grouping = config.objective.grouping
     if grouping is None:
         return {}
@@ -133,7 +133,7 @@ def _parameters(forecast: Forecast) -> str:
 
 
 def _statistics_row(forecast: Forecast) -> dict[str, str]:
-    """Returns a row on running statistics of batch normalisations; empty unless averaged."""
+    """Returns a table row on running statistics of batch normalisations; empty unless averaged."""
     if not forecast.averaged:
         return {}
     return {
@@ -187,13 +187,13 @@ def _cohort(plan: Plan, forecast: Forecast) -> str:
 
 
 def _rule_row(config: Config) -> dict[str, str]:
-    """Returns a row on the aggregation rule; empty for a plain mean."""
+    """Returns a table row on the aggregation rule; empty for a plain mean."""
     plain = not config.rule.robust and not config.aggregation.before
     return {} if plain else {"rule": rule_text(config)}
 
 
 def _history_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns a row on the rule's history of each client; empty if it stores none."""
+    """Returns a table row on the rule's history of each client; empty if it stores none."""
     config = plan.config
     size = 4 * numbers_per_history(config, forecast.parameters)
     if not size:
@@ -217,7 +217,7 @@ def _history_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns the rows on traffic of a round, time of all rounds, and state between rounds."""
+    """Returns table rows on a round's traffic, the time of all rounds, and clients' state."""
     parties = "all sites (each site" if plan.config.by_sites else "the expected cohort (each client"
     pairs = {
         "traffic": (
@@ -240,7 +240,7 @@ def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _per_party(size: float, plan: Plan, forecast: Forecast) -> str:
-    """Formats the bytes of one party, if all parties of a round together send (or get) `size`.
+    """Formats the traffic of one party, if all parties together send (or receive) `size` bytes.
 
     The result is in bytes for secure sums and compressed updates, otherwise in vectors `[d]`,
     without the scalars.
@@ -268,7 +268,7 @@ def _time(forecast: Forecast) -> str:
 
 
 def _trainer(plan: Plan, forecast: Forecast) -> str:
-    """Describes how clients are trained on this machine."""
+    """Describes the execution of clients' training on this machine."""
     run = plan.config.run
     precision = f", {forecast.precision}" if forecast.precision else ""
     if run.trainer == "stacked":
@@ -278,7 +278,7 @@ def _trainer(plan: Plan, forecast: Forecast) -> str:
 
 
 def _advice_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns rows that warn of unspent budget, a large delta, and bounds that clip much data."""
+    """Returns table rows that warn of unspent budget, a large δ, and bounds that clip much."""
     pairs = {}
     if left := unspent_budget(plan):
         pairs["unspent"] = str(left)
@@ -290,7 +290,7 @@ def _advice_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _file_rows(config: Config, path: Path | None) -> dict[str, str]:
-    """Returns the rows on the files of the run."""
+    """Returns table rows on the files of the run."""
     pairs = {}
     if config.run.heads:
         pairs["heads"] = f"each head of the ledger is written to {config.run.heads} before sampling"

@@ -1,4 +1,4 @@
-"""Rows of a plan's table on privacy: noise, one round's event, its cost, and canaries."""
+"""Rows on privacy in the table of a plan: noise, a round's event and its ε, and canaries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NOISE_TOO_LARGE = 0.05
 
 
 def canaries_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns a row on the canaries' number and the noise that they add; empty without any."""
+    """Returns a table row on the number and noise of the canaries; empty without canaries."""
     count, relation = plan.config.audit.canaries, plan.event.relation
     if not count:
         return {}
@@ -65,7 +65,7 @@ def _measured(forecast: Forecast) -> str:
 
 
 def power_row(power: Power) -> dict[str, str]:
-    """Returns a row on the statistical power of the canaries, and the number needed to refute ε."""
+    """Returns the table row on the canaries' statistical power and the number that refutes ε."""
     return {"power": f"{power_text(power)}. {fewest_text(power)}"}
 
 
@@ -89,7 +89,7 @@ def power_text(power: Power) -> str:
 
 
 def fewest_text(power: Power) -> str:
-    """Describes the smallest number of canaries that could refute the claim at all."""
+    """Describes the smallest number of canaries that could refute the claimed ε."""
     if power.slack >= REFUTED_BELOW:
         return (
             f"No number of canaries can refute ε = {ceiling(power.epsilon)} at p < 1e-6: the claim "
@@ -106,7 +106,10 @@ def fewest_text(power: Power) -> str:
 
 
 def _tails(relation: str, opposite: bool) -> str:
-    """Returns the action of canaries with secret bit 0, or, under add/remove, with secret bit 1."""
+    """Describes what canaries do whose secret bit is 0 or, under add/remove, is 1.
+
+    `opposite`: whether canaries send a vector or its opposite under replace-one.
+    """
     if relation == ADD_REMOVE:
         return "enter"
     return "send the opposite" if relation == REPLACE_ONE and opposite else "send zero"
@@ -135,7 +138,7 @@ def _more_noise(plan: Plan, forecast: Forecast) -> float:
 
 
 def pairs_row(plan: Plan) -> dict[str, str]:
-    """Returns a row on each client's noise and on colluders; empty if pairs share no noise."""
+    """Returns a table row on each client's noise and colluders; empty if pairs share no noise."""
     if not noised_jointly(plan.mechanism):
         return {}
     noise, honest = plan.mechanism.noise(), plan.mechanism.honest
@@ -166,7 +169,7 @@ _NOISES = {
 
 
 def privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns the rows on privacy: mechanism, event, budget, unit, signal, and proof."""
+    """Returns table rows on privacy: mechanism, event, budget, unit, signal, and proof."""
     if not plan.mechanism.private:
         return {"privacy": "none: ε = ∞"}
     budget = f"ε = {number(plan.budget)}" if plan.budget else "none (the noise is fixed)"
@@ -195,13 +198,13 @@ def _unamplified(plan: Plan) -> str:
 
 
 def protected_unit(plan: Plan) -> str:
-    """Returns the unit of epsilon: "simulated client" if a partition assigns examples."""
+    """Describes the unit of privacy: "one client with all its examples", or "one simulated …"."""
     simulated = "simulated " if plan.config.partition.assigns else ""
     return f"one {simulated}{plan.event.unit} with all its examples"
 
 
 def nominal_rows(plan: Plan) -> dict[str, str]:
-    """Returns rows on why there is no guarantee, or why epsilon is nominal; otherwise empty."""
+    """Returns table rows on why no guarantee holds, or why ε is nominal; otherwise empty."""
     reasons = {"guarantee": plan.void, "note": plan.simulation}
     return {key: why for key, why in reasons.items() if why}
 
@@ -225,7 +228,7 @@ def _sensitivity(plan: Plan, forecast: Forecast) -> str:
 
 
 def _correlation_row(plan: Plan) -> dict[str, str]:
-    """Returns a row on the correlation of noise over rounds; empty if there is none."""
+    """Returns a table row on the correlation of noise over rounds; empty if there is none."""
     mechanism, release = plan.mechanism, plan.event.release
     if not isinstance(mechanism, SolvedForRun):
         return {}
@@ -240,7 +243,7 @@ def _correlation_row(plan: Plan) -> dict[str, str]:
 
 
 def _prior_row(plan: Plan) -> dict[str, str]:
-    """Returns a row on the ε that earlier runs on the same population spent; empty without any."""
+    """Returns a table row on the ε spent by earlier runs that are counted; empty without any."""
     if not plan.before.runs:
         return {}
     privacy = plan.config.privacy
@@ -262,7 +265,7 @@ def _prior_row(plan: Plan) -> dict[str, str]:
 
 
 def _signal_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns rows on the averaged update's signal-to-noise ratio, with a warning if it is low.
+    """Returns table rows on an average update's signal-to-noise ratio; they warn if it is low.
 
     For noise that is correlated over rounds, only the part that remains on the model counts.
     """
@@ -289,7 +292,7 @@ def _signal_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _event(plan: Plan) -> str:
-    """Describes the release of one round; z is relative to the sensitivity."""
+    """Describes the release of one round; z is the noise multiplier, relative to sensitivity."""
     release = plan.event.release
     noise = plan.event.noise
     if noise is None:

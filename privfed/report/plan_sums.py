@@ -1,4 +1,4 @@
-"""Rows of a plan on secure sums: the view of each party, and the cost of encoding and aborts."""
+"""Rows on secure sums in the table of a plan: parties' views, encoding, noise and aborts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SYNTHETIC_NAME = {
 
 
 def sites_row(config: Config) -> dict[str, str]:
-    """Returns a row on the number of sites, their origin and their role; empty without sites."""
+    """Returns a table row on the sites' number, origin and role; empty without sites."""
     data = config.data
     if not data.sites:
         return {}
@@ -49,7 +49,7 @@ def _steps(share: float) -> str:
 
 
 def site_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
-    """Returns rows on each site's noise, the sites that this noise assumes, and overflow."""
+    """Returns table rows on each site's noise, the honest sites that it assumes, and overflow."""
     grid, limits = mechanism.grid(), plan.cost.limits
     honest = limits.minimum - limits.colluders
     sized = f"{limits.minimum} of {limits.sites} have to survive"
@@ -73,7 +73,10 @@ def site_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
 
 
 def site_guarantee_row(site: SiteGuarantee) -> dict[str, str]:
-    """Returns a row on the guarantee for a site's own clients if the site limits its answers."""
+    """Returns a table row on the guarantee of a site for its own clients.
+
+    The site enforces this guarantee by answering in at most `site.answers` rounds.
+    """
     alone = ""
     if site.alone:
         alone = f", and ε = {ceiling(site.alone.epsilon)} if all other sites collude"
@@ -86,7 +89,7 @@ def site_guarantee_row(site: SiteGuarantee) -> dict[str, str]:
 
 
 def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns the rows on secure sums: the view of each party, encoding, noise, and aborts."""
+    """Returns table rows on secure sums: each party's view, encoding, noise, and aborts."""
     protocol, limits = plan.config.row_hiding, plan.cost.limits
     if protocol is None:
         return {}
@@ -115,9 +118,12 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _observer_rows(plan: Plan, protocol_sight: str, opener: str) -> str:
-    """Describes the view of the parties that see a sum.
+    """Describes what the parties that see a sum learn from it.
 
-    `protocol_sight` is the protocol's description of these views.
+    Args:
+      plan: the plan.
+      protocol_sight: the protocol's own description, which applies unless parties add the noise.
+      opener: the party that opens the sum.
     """
     if plan.mechanism.trust == "sum":
         site = " except a client's own site" if plan.cost.limits.sites else ""
@@ -128,7 +134,7 @@ def _observer_rows(plan: Plan, protocol_sight: str, opener: str) -> str:
 
 
 def _quantisation(protocol: SecureProtocol, limits: Limits, forecast: Forecast) -> str:
-    """Describes the integer encoding of rows, and the increase of their norm."""
+    """Describes the integer encoding of clients' rows, and the increase of norms by rounding."""
     steps = f", step {forecast.step:.2g}" if forecast.step else ""
     modular = protocol.opener == "the server"  # ciphertexts have a modulus of their own
     integers = f"modulus 2^{protocol.bits}" if modular else f"{protocol.bits} bits"
@@ -144,7 +150,7 @@ def _quantisation(protocol: SecureProtocol, limits: Limits, forecast: Forecast) 
 
 
 def _shared_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
-    """Returns rows on each client's noise, the clients that this noise assumes, and overflow."""
+    """Returns table rows on each client's noise, the honest clients it assumes, and overflow."""
     grid, limits = mechanism.grid(), plan.cost.limits
     honest = f"{mechanism.honest:.0%} of the noise is from honest clients"
     sized = f"{limits.minimum} clients add enough noise, and a sum of fewer clients aborts"

@@ -1,4 +1,4 @@
-"""Rows of a plan on training: objective, compression, adapters and evaluation."""
+"""Rows on training in the table of a plan: objective, compression, adapters and evaluation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from privfed.run.forecast import Forecast
 
 
 def compression_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns a row on the size and the clip of compressed updates; empty without compression."""
+    """Returns a table row on compressed updates: size and clip; empty without compression."""
     compression, name = plan.config.compression, plan.config.names["compression"]
     if not compression.compresses:
         return {}
@@ -28,7 +28,7 @@ def compression_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def evaluation_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns the rows on evaluation by clients, each part's ε alone, and early stopping."""
+    """Returns table rows on evaluation by clients, each part's ε alone, and early stopping."""
     config = plan.config
     pairs: dict[str, str] = {}
     if plan.evaluation is not None:
@@ -58,7 +58,7 @@ def evaluation_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def objective_rows(config: Config) -> dict[str, str]:
-    """Returns rows that warn of an unpublished server step, and of too few local steps."""
+    """Returns table rows that warn of an unpublished server step, and of too few local steps."""
     pairs = {}
     name, least = config.names["objective"], config.objective.least_steps
     if config.objective.server_step == "plain" and not adds_updates(config):
@@ -76,7 +76,7 @@ def objective_rows(config: Config) -> dict[str, str]:
 
 
 def adapter_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns rows on the number of parameters that adapters train; empty without adapters."""
+    """Returns table rows on the number of parameters that adapters train; empty without any."""
     lora = plan.config.start.lora
     if lora is None or forecast.without_adapters is None:
         return {}

@@ -1,4 +1,8 @@
-"""Shows the progress of a run: its plan, then a live line on a terminal, or occasional lines."""
+"""Shows the progress of a run in a terminal or a log.
+
+First the plan is printed; then one line is redrawn on a terminal, and elsewhere occasional lines
+are printed.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +31,18 @@ from privfed.run.outcome import RoundRecord
 
 @dataclass(frozen=True)
 class Status:
-    """The state of a run after `round` of `rounds`.
+    """The progress of a run, as the line on the terminal shows it.
 
     Attributes:
+      round: the last completed round.
+      rounds: number of rounds of the run.
       at: the round of the last evaluation; 0 if there was none.
-      name: the metric of that evaluation.
+      name: name of the metric of that evaluation.
       measure: the value of the metric, formatted.
-      epsilon: the ε spent at that evaluation, with the budget.
-      history: the metric at each evaluation.
-      rate: rounds per second.
-      seconds: the time since the start.
+      epsilon: the ε spent at that evaluation, and the budget, formatted.
+      history: the value of the metric at each evaluation so far.
+      rate: rounds per second; None if unknown.
+      seconds: the time since the start, in seconds.
     """
 
     round: int
@@ -56,7 +62,7 @@ class Status:
 
 
 class _Look(NamedTuple):
-    """The layout of a line: the widths of bar and sparkline, and the other elements shown."""
+    """A layout of the status line: widths of bar and sparkline, and which other elements exist."""
 
     bar: int
     spark: int
@@ -81,12 +87,14 @@ _LOOKS = (
 def status_line(
     status: Status, width: int, as_written: Callable[[str], str] = lambda text: text
 ) -> Text:
-    """Formats `status` in the longest layout that fits; the shortest one is truncated.
+    """Formats `status` as one line in the longest layout that fits `width`.
+
+    If no layout fits, the shortest one is truncated.
 
     Args:
       status: the state of the run.
-      width: the number of columns.
-      as_written: converts a text to what the terminal shows.
+      width: the number of character columns.
+      as_written: converts a text to the one that the terminal shows, whose length counts.
     """
     for look in _LOOKS:
         line = Text("  " if look.name else " ").join(_parts(status, look))
@@ -147,7 +155,7 @@ _FEWEST = 2
 
 
 class Pace:
-    """Measures the recent number of rounds per second, from calls of `at`."""
+    """Measures the recent number of rounds per second; `at` is called after each round."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -162,7 +170,7 @@ class Pace:
 
     @property
     def rate(self) -> float | None:
-        """Rounds per second; None if there are too few rounds."""
+        """Rounds per second over the last seconds; None if too few rounds were recorded."""
         if len(self._seen) < _FEWEST:
             return None
         (began, first), (now, last) = self._seen[0], self._seen[-1]
@@ -170,16 +178,19 @@ class Pace:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the start."""
+        """Seconds since this object was created."""
         return self._clock() - self.began
 
 
 MOST_LINES = 40
-"""Largest number of evaluations in a log."""
+"""Largest number of evaluations for which `PlainProgress` prints a line."""
 
 
 class PlainProgress:
-    """Prints occasional lines, for logs and pipes: at most `MOST_LINES` evaluations."""
+    """Prints the progress of a run as occasional lines, for logs and pipes.
+
+    Lines are printed for at most `MOST_LINES` evaluations, and for every warning and abort.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -197,12 +208,12 @@ class PlainProgress:
             self._show(self._waiting)
 
     def choosing(self, key: str, number: int, count: int) -> None:
-        """Shows once that the value of `key` is being chosen."""
+        """Prints that the value of `key` is being chosen, once for all `count` simulated runs."""
         if number == 1:
             self._console.print(choosing_line(key, count), highlight=False)
 
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
-        """Shows the guarantee and cost of the run."""
+        """Prints the plan's table, before the rounds that follow `done` completed ones."""
         self._console.print(plan_table(plan, forecast, path), "")
         run = plan.config.run
         self._budget, self._rounds = plan.budget, run.rounds
@@ -233,7 +244,7 @@ class PlainProgress:
 
 
 class LiveProgress(PlainProgress):
-    """Redraws one line: history of the metric, spent ε, rate, and time left."""
+    """Shows the progress of a run as one redrawn line: metric, spent ε, rate, and time left."""
 
     def __init__(self, console: Console, pace: Pace | None = None) -> None:
         super().__init__(console)
@@ -286,15 +297,15 @@ class LiveProgress(PlainProgress):
 
 
 def progress(console: Console) -> PlainProgress:
-    """Returns a live line if the console can show one, otherwise occasional lines."""
+    """Returns a `LiveProgress` if the console can redraw a line, else a `PlainProgress`."""
     lively = console.is_terminal and not console.is_dumb_terminal
     return LiveProgress(console) if lively else PlainProgress(console)
 
 
 def choosing_line(key: str, count: int, number: int = 0) -> str:
-    """Formats a line on simulated run `number` of `count` that choose the value of `key`.
+    """Formats a line on the simulated runs by which the value of `key` is chosen.
 
-    If `number` is 0, the line states only their `count`.
+    The line states that run `number` of `count` is executed; if `number` is 0, only their `count`.
     """
     values = f"simulated run {number} of {count}" if number else f"{count} simulated runs"
     return f'choosing {key} ("auto"): {values}'
@@ -306,7 +317,7 @@ def abort_line(round: int, reason: str) -> str:
 
 
 def measures_line(record: RoundRecord, budget: float | None) -> str:
-    """Formats an evaluation: its first metric, the first metric by clients, and the spent ε."""
+    """Formats an evaluation: the first test metric, the first metric by clients, and spent ε."""
     name, value = next(iter(record.public.items()))
     if f"{PREFIX}{name}_low" in record.public:  # without a test set, clients measured `name`
         return f"clients' {name} {measure(name, value)}  {epsilon_of_budget(record, budget)}"

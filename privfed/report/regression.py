@@ -1,4 +1,4 @@
-"""The tables and the forest plot of a released regression."""
+"""The console tables and the page chapter, with a forest plot, of a released regression."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from privfed.report.tables import (
 
 
 def regression_tables(release: RegressionRelease) -> Group:
-    """Returns a table of coefficients and ratios, and one of tests and cost."""
+    """Returns a table of coefficients and ratios, and one of tests, counts and the guarantee."""
     table = _table(_head(release), _lines(release.regression))
     return Group(table, "", rows(_facts(release) | release_rows(release)))
 
@@ -48,7 +48,10 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
 
 
 def pooled_tables(pooled: PooledRegression) -> Group:
-    """Returns a table of combined coefficients and ratios, and one of guarantees."""
+    """Returns tables of a meta-analysis of several released regressions.
+
+    One has the combined coefficients and ratios with their heterogeneity, the other the guarantees.
+    """
     regression = pooled.regression
     lines = _lines(regression)
     differences = [
@@ -76,7 +79,7 @@ def pooled_tables(pooled: PooledRegression) -> Group:
 
 
 def _difference(about: Heterogeneity) -> list[str]:
-    """Returns the cells on heterogeneity between sites."""
+    """Returns three cells on heterogeneity: number of sites, I², and the p-value of Q."""
     shown = "—" if about.p_value is None else f"{100 * about.i_squared:.0f} %"
     return [str(about.sites), shown, _p_value(about.p_value)]
 
@@ -88,13 +91,16 @@ def _head(release: RegressionRelease) -> list[str]:
 
 
 def _estimated(regression: Regression) -> list[str]:
-    """Returns the headers of the estimates."""
+    """Returns the headers of the columns with estimates and intervals."""
     ratio = [regression.ratio] if regression.ratio else []
     return ["coefficient", "std. error", *ratio, "95 % interval", "p"]
 
 
 def _lines(regression: Regression) -> list[list[str]]:
-    """Returns the cells of the table: a line for each level, and for each number."""
+    """Returns the lines of the table of coefficients.
+
+    There is one for each level of a categorical covariate, and one for each numeric covariate.
+    """
     return [
         [
             _effect(covariate, each),
@@ -106,20 +112,20 @@ def _lines(regression: Regression) -> list[list[str]]:
 
 
 def _intercept(regression: Regression) -> dict[str, str]:
-    """Returns the row of the intercept."""
+    """Returns the table row on the intercept."""
     shown = decimal if regression.ratio else _plain
     error = shown(regression.intercept_error)
     return {"intercept": f"{shown(regression.intercept)}, standard error {error}"}
 
 
 def _effect(covariate: CovariateEstimate, each: LevelEstimate) -> str:
-    """Returns the name of a level, or of one more unit of a number."""
+    """Returns the name of a level, or describes an increase of a numeric covariate."""
     name = visible(covariate.covariate)
     return f"{name} = {visible(each.level)}" if each.level else f"{name}, per unit"
 
 
 def _cells(regression: Regression, each: LevelEstimate, reference: bool) -> list[str]:
-    """Returns the cells of a level, after its name."""
+    """Returns the cells of a level's line after its name; `reference` marks the reference level."""
     crude, ratio = each.crude, bool(regression.ratio)
     counted = (
         []
@@ -195,7 +201,7 @@ def _facts(release: RegressionRelease) -> dict[str, str]:
 
 
 def regression_chapter(release: RegressionRelease) -> Chapter:
-    """Returns the chapter with the forest plot of ratios, estimates, and tests."""
+    """Returns the page's chapter on a regression: forest plot of ratios, estimates, and tests."""
     ratio = release.regression.ratio
     title = f"{ratio.capitalize() or 'Coefficient'}s"
     words = (
@@ -248,7 +254,7 @@ def _picture(release: RegressionRelease) -> Picture:
 
 
 def _set_ticks(panel: Axes) -> None:
-    """Sets plain numbers on the logarithmic axis, more of them if it spans less."""
+    """Labels the logarithmic axis with plain numbers, with more of them for a shorter range."""
     low, high = panel.get_xlim()
     decades = math.log10(high / low)
     within = ((0.4, (1.0, 1.2, *range(2, 10))), (1.0, (1.0, 1.5, 2, 3, 5, 7)), (2.0, (1, 2, 5)))

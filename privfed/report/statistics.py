@@ -1,4 +1,4 @@
-"""The tables of released statistics: a row for each column, and the cost of the release."""
+"""The console tables of statistics that `privfed describe` released."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _MOST_VALUES = 6
 
 
 def statistics_tables(statistics: Statistics) -> tuple[Table, Table]:
-    """Returns a table of the columns, with 95 % intervals, and one of the facts of the release."""
+    """Returns a table of statistics, and one of the release's guarantee.
+
+    The first has a line for each column of the data, with 95 % confidence intervals.
+    """
     columns = Table(box=None, header_style="cyan")
     for header in ("column", "empty", "range", "mean", "standard deviation", "median", "values"):
         columns.add_column(header, overflow="fold")
@@ -43,7 +46,7 @@ def statistics_tables(statistics: Statistics) -> tuple[Table, Table]:
 
 
 def _cells(column: ColumnStatistics) -> Sequence[str]:
-    """Returns the cells of a column's row."""
+    """Returns the cells of the line about one column of the data."""
     numbers, values = column.numbers, column.values
     shown = [
         f"{each.value}{'…' if each.cut else ''} {_counted(each.count)}"

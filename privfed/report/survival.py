@@ -1,4 +1,4 @@
-"""The tables and the picture of a released survival table."""
+"""The console tables and the page chapter of survival curves that `privfed survive` released."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ _SHOWN = 10
 
 
 def survival_tables(release: SurvivalRelease) -> Group:
-    """Returns a table of each curve, with 95 % intervals, and one of tests and cost."""
+    """Returns a table of each survival curve, with 95 % intervals, and one of other results.
+
+    The last table has the tests, summaries, counts, and the guarantee of the release.
+    """
     parts: list[Table | Text | str] = []
     for curve in release.curves:
         table = Table(box=None, header_style="cyan", padding=(0, 2, 0, 0))
@@ -41,7 +44,7 @@ def survival_tables(release: SurvivalRelease) -> Group:
 
 
 def _lines(curve: SurvivalCurve) -> list[list[str]]:
-    """Returns the cells of a curve's table, at about `_SHOWN` times."""
+    """Returns the lines of a curve's table, for about `_SHOWN` of its times."""
     places = np.unique(np.linspace(0, len(curve.points) - 1, _SHOWN).round().astype(int))
     return [
         [
@@ -81,7 +84,7 @@ def _facts(release: SurvivalRelease) -> dict[str, str]:
 
 
 def survival_chapter(release: SurvivalRelease) -> Chapter:
-    """Returns the chapter with curves, bands, numbers at risk, and tests."""
+    """Returns the page's chapter with survival curves, bands, numbers at risk, and tests."""
     head = ["group", *(f"{start:g}" for start in release.edges[:-1])]
     lines = [
         [curve.group or "all", *(estimated_count(point.at_risk.value) for point in curve.points)]

@@ -1,4 +1,4 @@
-"""Rows that occur in several tables: of plans, runs, audits and calibrations."""
+"""Rows, as texts by label, that occur in several tables: of plans, runs, audits, calibrations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _COLLUDING = "the server and up to {} colluding clients; only the noise of other
 
 
 def rows(pairs: Mapping[str, str]) -> Table:
-    """Returns a table of two columns without borders: names and values."""
+    """Returns a console table of labels and texts, in two columns without borders."""
     table = Table(box=None, show_header=False)
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
@@ -42,7 +42,7 @@ def rows(pairs: Mapping[str, str]) -> Table:
 
 
 def counted(count: int, what: str, ending: str = "s") -> str:
-    """Formats a count of `what`, with the plural `ending` unless it is 1."""
+    """Formats "`count` `what`", with the plural `ending` unless the count is 1: "2 rounds"."""
     return f"{count} {what}{ending if count != 1 else ''}"
 
 
@@ -57,12 +57,15 @@ def overflow_text(probability: float) -> str:
 
 
 def head_line(head: str, charges: int) -> str:
-    """Formats a ledger's head, which users record elsewhere for `privfed audit --head`."""
+    """Formats a ledger's head and number of charges.
+
+    Users record the head elsewhere, for `privfed audit --head`.
+    """
     return f"{head} at {counted(charges, 'charge')}"
 
 
 def release_rows(release: SumsRelease) -> dict[str, str]:
-    """Returns rows on the cost of a release of counts; a report page states them elsewhere."""
+    """Returns the table rows on the guarantee, ledger and file of a release of counts."""
     bound, earlier = release.guarantee, release.with_earlier
     nominal = bool(release.note)
     together = {}
@@ -92,19 +95,25 @@ def estimated_count(value: float | None) -> str:
 
 
 def with_interval(*estimate: float | None, missing: str) -> str:
-    """Formats a value, low and high as "7.1 (5.9 to 8.2)"; `missing` takes the place of None."""
+    """Formats a value and its interval as "7.1 (5.9 to 8.2)".
+
+    `estimate` has three numbers: value, low and high; `missing` is shown in the place of None.
+    """
     value, low, high = (missing if each is None else f"{each:.4g}" for each in estimate)
     return f"{value} ({low} to {high})"
 
 
 def chosen_row(chosen: bool) -> dict[str, str]:
-    """Returns a row that ε covers the choice, if the run was chosen among candidates."""
+    """Returns a table row on the choice among candidate runs; empty unless `chosen`."""
     text = "the best of a secret number of candidates; ε covers the choice"
     return {"chosen": text} if chosen else {}
 
 
 def planned_row(planned: Guarantee | None) -> dict[str, str]:
-    """Returns a row on the ε to report instead of that of charged rounds; empty if equal."""
+    """Returns a table row on the ε of all planned rounds, which is to be reported; empty for None.
+
+    A run has such a `planned` guarantee if the ε of its charged rounds is another one.
+    """
     if planned is None:
         return {}
     return {"planned ε": f"{planned.rows()['ε']}; report this one: {planned.caveat}"}
@@ -116,13 +125,17 @@ def further_guarantee_rows(
     other: Guarantee | None,
     colluders: int | None = None,
 ) -> dict[str, str]:
-    """Returns rows on the adversary of ε, and on the further guarantees of a run.
+    """Returns table rows on the adversary of ε, and on the further guarantees of a run.
 
     Args:
-      against: the party against which the budget holds; "" if there is one guarantee for clients.
+      against: the adversary of ε, a key of `PARTIES`, or "clients" if pairs of clients share noise;
+        "" if the ε of clients has no particular adversary.
       examples: the guarantee for one example of a silo; None if there is none.
-      other: the guarantee against the other party; None if there is none.
-      colluders: largest number of colluding clients, if pairs of clients share noise.
+      other: the guarantee against a second adversary; None if there is none.
+      colluders: largest number of colluding clients; read only if `against` is "clients".
+
+    Returns:
+      Texts by label; empty if there is nothing to state.
     """
     pairs = party_rows(against, other, colluders)
     return {**pairs, "examples": example_line(examples)} if examples else pairs
@@ -131,12 +144,16 @@ def further_guarantee_rows(
 def party_rows(
     against: str, other: Guarantee | None, colluders: int | None = None
 ) -> dict[str, str]:
-    """Returns rows on the adversary of ε, and on the guarantee against the other party.
+    """Returns table rows on the adversary of ε, and on the guarantee against a second adversary.
 
     Args:
-      against: the party against which the budget holds; "" if there is only one guarantee.
-      other: the guarantee against the other party; None if there is none.
-      colluders: largest number of colluding clients, if pairs of clients share noise.
+      against: the adversary of ε, a key of `PARTIES`, or "clients" if pairs of clients share noise;
+        "" if there is only one guarantee.
+      other: the guarantee against a second adversary; None if there is none.
+      colluders: largest number of colluding clients; read only if `against` is "clients".
+
+    Returns:
+      Texts by label; empty if there is nothing to state.
     """
     if against == "clients":
         return {"adversary": _COLLUDING.format(colluders)}
@@ -144,7 +161,10 @@ def party_rows(
 
 
 def two_sided(against: str, other: Guarantee) -> dict[str, str]:
-    """Returns rows on the adversary of ε, and on the `other` guarantee, against the other party."""
+    """Returns table rows on the adversary `against` of ε, and on the guarantee `other`.
+
+    The latter holds against a second adversary, which `against` determines (`OTHER_PARTY`).
+    """
     bound = f"{other.line()} ({other.relation})"
     why = f": {other.missing}" if other.missing else ""
     why += f"; {other.delta_warning}" if other.delta_warning else ""
@@ -165,7 +185,15 @@ def example_line(bound: Guarantee) -> str:
 
 
 def start_row(bound: Guarantee, init: str = "") -> dict[str, str]:
-    """Returns a row on the initial model, and whether `bound` covers it; empty for a new model."""
+    """Returns a table row on the initial model, and whether the guarantee covers its training.
+
+    Args:
+      bound: the guarantee of the run.
+      init: a name of the initial model; "" for a model without earlier training.
+
+    Returns:
+      Text by label; empty if `init` is "" and `bound` leaves no training out.
+    """
     if not init and not bound.uncovered:
         return {}
     start = init or "an earlier run's"
@@ -174,7 +202,7 @@ def start_row(bound: Guarantee, init: str = "") -> dict[str, str]:
 
 
 def budget_rows(changes: Sequence[BudgetChange]) -> dict[str, str]:
-    """Returns rows on every change of the budget since the run began."""
+    """Returns a table row on every change of the budget since the run began; empty without any."""
     lines = (
         f"{'raised' if change.epsilon > change.before else 'lowered'} from ε = "
         f"{number(change.before)} to {number(change.epsilon)} from round {change.round} on"
@@ -184,7 +212,7 @@ def budget_rows(changes: Sequence[BudgetChange]) -> dict[str, str]:
 
 
 def disjoint_row(runs: Sequence[str]) -> dict[str, str]:
-    """Returns a row on earlier runs that are declared to share no client; empty without any."""
+    """Returns a table row on the runs that are declared to share no client; empty without any."""
     if not runs:
         return {}
     others = ", ".join(runs)

@@ -1,4 +1,4 @@
-"""The tables for uses of a trained model: evaluation, prediction and export."""
+"""The console tables on uses of a trained model: evaluation, prediction and export."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from privfed.trained.predict import Predicted
 
 
 def evaluation_table(evaluation: Evaluation, predictions: Path | None) -> Table:
-    """Returns a table of each metric with its baseline, the data, and the file `predictions`."""
+    """Returns a table of each metric with its baseline, and of the scored data.
+
+    `predictions` is the file to which predictions were written; None if there is none.
+    """
     measures, constant = evaluation.measures, evaluation.constant
     pairs = {name: with_baseline(name, measures, constant) for name in measures}
     pairs["examples"] = f"{evaluation.examples}: {evaluation.data}"
@@ -88,7 +91,7 @@ def _span(interval: tuple[float, float]) -> str:
 
 
 def prediction_table(predicted: Predicted) -> Table:
-    """Returns a table of the predictions' metrics, if there are labels, and of their file."""
+    """Returns a table of the number of predictions, their metrics if rows had labels, and files."""
     pairs = {name: measure(name, value) for name, value in predicted.measures.items()}
     if predicted.unscored:
         pairs["score"] = f"none: {predicted.unscored}"
@@ -126,7 +129,7 @@ def export_table(exported: Exported) -> Table:
 
 
 def _inputs(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Returns each input, with its columns in order."""
+    """Returns table rows on the exported model's inputs, with the columns of each in order."""
     preprocessing, columns = facts["preprocessing"], {"numbers": "", "categories": ""}
     if preprocessing:
         categories = (column["column"] for column in preprocessing["categories"])
@@ -139,14 +142,14 @@ def _inputs(facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _number(declared: Mapping[str, Any]) -> str:
-    """Formats a numeric column's name, a pattern's number of columns, and the unit of dates."""
+    """Formats a numeric column: its name or pattern, number of columns, and unit of dates."""
     times = f" x {declared['count']}" if declared["count"] > 1 else ""
     days = " (days since 1970-01-01, UTC)" if declared["days"] else ""
     return f"{declared['column']}{times}{days}"
 
 
 def _output(facts: Mapping[str, Any]) -> str:
-    """Formats the output, with the names of its labels."""
+    """Formats the exported model's output, with the names of its labels if they have names."""
     names = [repr(name) if len(name) < 2 else name for name in facts["label"]["names"]]
     shown = ", ".join(names[:20]) + (", …" if names[20:] else "")
     return f"{facts['output']['name']}, {_shaped(facts['output'])}" + (f": {shown}" * bool(names))

@@ -21,10 +21,10 @@ class Checkpoint:
     """The state of training after a round, and the ledger's head at that time.
 
     Attributes:
-      round: the last round that the state includes; 0 before the first.
+      round: the last round that `state` includes; 0 before the first.
       updates: number of rounds so far that changed the model.
-      state: state of training.
-      head: hash of the ledger's last line.
+      state: the model's parameters, and the states of the server, mechanism and other parts.
+      head: hash of the ledger's last line when the checkpoint was made.
     """
 
     round: int
@@ -34,11 +34,14 @@ class Checkpoint:
 
     @classmethod
     def first(cls, state: TrainingState, head: bytes) -> Checkpoint:
-        """Returns the checkpoint before round 1, with this `state` and ledger's `head`."""
+        """Returns the checkpoint before round 1, with this `state` and the ledger's `head`."""
         return cls(0, 0, state, head)
 
     def save(self, directory: RunDirectory, network: Network) -> None:
-        """Makes the checkpoint durable, then deletes the release files of rounds up to its own."""
+        """Stores the checkpoint durably, then deletes the stored releases that it includes.
+
+        These are the files in `releases/` of rounds up to `round`.
+        """
         tensors = {f"model/{k}": v for k, v in network.shapes.views(self.state.params).items()}
         for kind in _KINDS:
             named = getattr(self.state, kind).items()
@@ -59,15 +62,15 @@ class Checkpoint:
     def load(
         cls, directory: RunDirectory, network: Network, device: torch.device | str = CPU
     ) -> Checkpoint:
-        """Loads the last durable checkpoint.
+        """Loads the checkpoint of a run directory.
 
         Args:
           directory: the run directory.
-          network: the model, which must be built by the same code.
+          network: the model, built by the same code as when the checkpoint was saved.
           device: device of the loaded tensors.
 
         Raises:
-          Broken: if the checkpoint is missing, is damaged or does not fit `network`.
+          Broken: if the checkpoint is missing or damaged, or does not fit `network`.
         """
         path = directory.checkpoint.path
         tensors, about = unpack(path, device)

@@ -1,4 +1,4 @@
-"""Reads the configuration of a run directory, and builds it only if the ledger states its digest.
+"""Reads a run directory's config.toml, and builds its parts only if the ledger states its digest.
 
 Building a configuration imports the parts that it names (`module:name`), and importing runs code. A
 run directory may come from an untrusted source, or may have been edited. So `config.toml` is
@@ -30,9 +30,12 @@ from privfed.store.tensorfile import misfits_are_broken, tensor_facts
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """The file `config.toml` at `path`, of the run with the ledger at `ledger`.
+    """The file `config.toml` of a run directory.
 
-    `given` maps kinds to classes made from objects that were passed in Python and are in no file.
+    Attributes:
+      path: path of the file.
+      ledger: path of the run's ledger.
+      given: classes of parts that were passed as Python objects and are in no file, by kind.
     """
 
     path: Path
@@ -45,13 +48,16 @@ class ConfigFile:
         return cls(folder / "config.toml", folder / "ledger.jsonl", given or {})
 
     def read(self) -> Config:
-        """Returns the configuration for which the ledger was opened; imports the parts it names.
+        """Returns the configuration, and imports the parts that it names.
+
+        The file must have the digest that the ledger's first line states.
 
         Raises:
-          Broken: if the file is no run file, or not the one that the ledger states; if the ledger
-            was edited; or if the checkpoint belongs to another ledger.
-          Refused: if a part is not available; or if the run had not begun (so no ledger states a
-            digest) and the file names external parts.
+          Broken: if the file is missing or no run file; if its digest is not the one in the ledger;
+            if the ledger was edited; or if the checkpoint belongs to another ledger.
+          Refused: if the operating system does not permit reading the file; if a part is not
+            available; or if the run had not begun (so no ledger states a digest) and the file names
+            external parts.
         """
         text = _text(self.path)
         terms = _terms(self.ledger)
@@ -66,7 +72,10 @@ class ConfigFile:
         return read_resolved(text, str(self.path), self.given)
 
     def digest(self) -> str:
-        """Returns the digest of the file as written. Raises `Broken` if the file is no run file."""
+        """Returns the digest of the configuration in the file, as the ledger states it.
+
+        Raises `Broken` if the file is missing or no run file.
+        """
         return _digest(_text(self.path), self.path)
 
     def heads_file(self) -> str:
@@ -97,10 +106,10 @@ class ConfigFile:
 
 
 def _terms(ledger: Path) -> Mapping[str, Any]:
-    """Returns the terms in `ledger`, which must contain the checkpoint's head.
+    """Returns the terms in the ledger's first line, after checks of the ledger.
 
-    The terms are empty if there is no ledger. Raises `Broken` if a line was edited, or the
-    checkpoint belongs to another ledger.
+    The terms are empty if there is no ledger. Raises `Broken` if a line was edited, or if the
+    ledger does not contain the head in the checkpoint.
     """
     checkpoint = ledger.parent / CHECKPOINT
     # The head is read before the ledger, which a run in progress may extend meanwhile.
@@ -126,7 +135,7 @@ def _head(checkpoint: Path) -> bytes:
 
 
 def _refuse_outside(text: str, path: Path) -> None:
-    """Raises `Refused` if a configuration without a ledger names external parts."""
+    """Raises `Refused` if the configuration `text` names external parts; there is no ledger."""
     _digest(text, path)
     if named := keys_of_outside_parts(text, str(path)):
         raise Refused(

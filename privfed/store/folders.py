@@ -1,4 +1,4 @@
-"""Creates folders for runs and attacks, and locks folders for one process."""
+"""Names, creates and locks the folders of runs and attacks."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def refuse_taken(out: Path) -> None:
 
 
 def new_folder(kind: str = "") -> Path:
-    """Returns an unused path: runs/<time> or runs/<time>-<kind>, numbered if necessary.
+    """Returns an unused path: runs/<time>, or runs/<time>-<kind> for a `kind`.
 
-    No folder is created.
+    If the path exists, a number is appended. No folder is created.
     """
     name = datetime.now().strftime("%Y%m%d-%H%M%S") + (f"-{kind}" if kind else "")
     path, taken = Path("runs") / name, 0
@@ -42,7 +42,7 @@ def new_folder(kind: str = "") -> Path:
 
 
 def write_private(out: Path, files: Mapping[str, bytes]) -> None:
-    """Writes files into a folder, and gives access to the folder to its owner only.
+    """Writes files into a folder that only its owner can access (mode 0700).
 
     Args:
       out: the folder; created if necessary.
@@ -61,8 +61,9 @@ def held_alone(folder: Path, taken: Refused, reads: bool = False) -> Iterator[No
     Args:
       folder: the folder to lock.
       taken: the error to raise if another process holds the lock.
-      reads: whether the process only reads the folder, and so needs no write access. If the process
-        has no write access and there is no lock file, nothing is locked.
+      reads: whether this process only reads the folder. It then needs no write access; without
+        write access, it shares the lock with other readers, and if there is no lock file, nothing
+        is locked.
 
     Raises:
       Refused: `taken`, if another process holds the lock.
@@ -84,7 +85,10 @@ def held_alone(folder: Path, taken: Refused, reads: bool = False) -> Iterator[No
 
 @contextlib.contextmanager
 def _held_to_read(file: Path, taken: Refused) -> Iterator[None]:
-    """Returns a context that locks the existing `file` without writing; without a file, nothing."""
+    """Returns a context that holds a shared lock on `file`; it locks nothing if there is no file.
+
+    Raises `taken` if another process has locked the file for itself.
+    """
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -102,7 +106,7 @@ def _held_to_read(file: Path, taken: Refused) -> Iterator[None]:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process has locked `folder`; False if this cannot be determined."""
+    """Whether a process holds the lock of `folder`; False if this cannot be determined."""
     file = folder / _LOCK
     if not file.is_file():
         return False

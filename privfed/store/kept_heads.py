@@ -1,7 +1,8 @@
-"""Appends the ledger's heads to a file outside the run directory, `run.heads`, and compares both.
+"""Appends the ledger's heads to a file outside the run directory, and compares file and ledger.
 
-`accounting.heads` describes the file's content. The file reveals that charges were removed, or that
-a copy of the run was continued separately, since both copies would have appended to the same file.
+The key `run.heads` names the file, and `accounting.heads` describes its content. The file reveals
+that charges were removed, or that a copy of the run was continued separately, since both copies
+would have appended to the same file.
 
 The path must not change while the run continues: otherwise a user could evade the check by naming
 another file. If the file has to move, leave a symbolic link at the old path.
@@ -20,7 +21,7 @@ from accounting.ledger import Ledger
 from privfed.core.errors import Broken, Refused, public_text
 
 SHORTEST = 12
-"""Minimum number of hexadecimal digits that identify a head, out of 64."""
+"""Minimum number of leading hexadecimal digits, out of 64, by which users may name a head."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,9 @@ class HeadsCheck:
     """The result of comparing a file of heads with a ledger.
 
     Attributes:
-      path: the file.
+      path: path of the file of heads.
       agrees: whether the file agrees with the ledger; None if the file is not available.
-      problems: contradictions, for display.
+      problems: the contradictions between file and ledger as texts; empty if there are none.
     """
 
     path: str
@@ -39,10 +40,10 @@ class HeadsCheck:
 
 
 def refuse_unusable_heads(heads: str, out: Path | None = None) -> None:
-    """Checks that a ledger's heads can be appended to a file.
+    """Raises `Refused` if the heads of a new run's ledger cannot be appended to a file.
 
     Args:
-      heads: path in `run.heads`; "" for none.
+      heads: value of `run.heads`, the path of the file; "" for no file, which is not refused.
       out: the run directory, which must not contain the file; None if it is not known.
 
     Raises:
@@ -78,15 +79,15 @@ def refuse_unusable_heads(heads: str, out: Path | None = None) -> None:
 
 
 def keep_heads(ledger: Ledger, heads: str) -> None:
-    """Makes `ledger` append its future heads to a file, and appends heads that the file lacks.
+    """Appends the heads that a file lacks, and makes `ledger` append its future heads to the file.
 
     Args:
       ledger: the run's ledger.
-      heads: path in `run.heads`; "" for none.
+      heads: value of `run.heads`, the path of the file; "" to do nothing.
 
     Raises:
-      Broken: if the file is missing although rounds were charged, cannot be read, or contradicts
-        the ledger.
+      Broken: if the file is missing although the ledger has more than its first line, cannot be
+        read, or contradicts the ledger.
     """
     if not heads:
         return
@@ -114,7 +115,7 @@ def check_heads(ledger: Ledger, heads: str) -> HeadsCheck | None:
 
     Args:
       ledger: the run's ledger.
-      heads: path in `run.heads`; "" for none.
+      heads: value of `run.heads`, the path of the file; "" for no file.
 
     Returns:
       The result of the check; None if `heads` is "".
@@ -133,17 +134,17 @@ def check_heads(ledger: Ledger, heads: str) -> HeadsCheck | None:
 
 
 def charges_since(ledger: Ledger, head: str) -> int | None:
-    """Counts the charges after a head of the ledger.
+    """Counts the charges in a ledger after the line with a given hash, its head at some time.
 
     Args:
       ledger: the run's ledger.
-      head: hexadecimal head, or a prefix of at least `SHORTEST` digits.
+      head: the head in hexadecimal digits, or its first digits, at least `SHORTEST`.
 
     Returns:
       The number of charges; None if the ledger never had this head.
 
     Raises:
-      Refused: if `head` is no hexadecimal number of this length.
+      Refused: if `head` does not consist of `SHORTEST` to 64 hexadecimal digits.
     """
     digits = head.strip().lower()
     if not re.fullmatch(rf"[0-9a-f]{{{SHORTEST},64}}", digits):

@@ -1,7 +1,7 @@
-"""The lineage of a model: the runs that trained it, or its initial model, and so on.
+"""The lineage of a model: the run that trained it, the runs that trained its initial model, etc.
 
-The tensor files of a run contain the lineage (safetensors metadata), so a copy of a file is
-recognised in any folder.
+A run's files of tensors state the lineage in their metadata (safetensors), so the runs that trained
+a model are known from a copy of the file in any folder.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ class Origin:
 
     Attributes:
       id: id of the run.
-      population: the population that it trained on.
-      head: head of its ledger at that time.
+      population: a description, in JSON values, of the population that the run trained on.
+      head: head of the run's ledger when the model was stored, in hexadecimal digits; "" if
+        unknown.
     """
 
     id: str
@@ -45,11 +46,11 @@ class Origin:
 
 @dataclass(frozen=True)
 class Lineage(Encoded):
-    """The runs that contributed to a model.
+    """The runs whose training contributed to a model; `a | b` is the lineage of both together.
 
     Attributes:
       runs: the known runs.
-      unknown: whether other data or runs may have contributed.
+      unknown: whether further runs or data, which are not known, may have contributed.
     """
 
     runs: tuple[Origin, ...] = ()
@@ -60,14 +61,14 @@ class Lineage(Encoded):
         return Lineage(tuple(runs.values()), self.unknown or other.unknown)
 
     def uncovered(self, counted: Mapping[str, Collection[str]]) -> str:
-        """Returns the reasons, as text, why a guarantee does not cover the training of this model.
+        """Returns the reasons, as one text, why a guarantee does not cover the model's training.
 
         Args:
           counted: for each run that the guarantee counts, the heads that its ledger is known to
             have had.
 
         Returns:
-          The reasons; empty if the model is covered.
+          The reasons; "" if the guarantee counts all runs that trained the model.
         """
         uncounted = dict.fromkeys(run.id for run in self.runs if run.id not in counted)
         beyond = dict.fromkeys(
@@ -84,7 +85,7 @@ class Lineage(Encoded):
 
     @classmethod
     def from_json(cls, stated: Mapping[str, Any] | None) -> Lineage:
-        """Returns the lineage of an output of `to_json`; an unknown lineage for None."""
+        """Returns the lineage that `to_json` stated; for None, one that is `unknown`."""
         if stated is None:
             return cls(unknown=True)
         runs = (Origin(str(r["id"]), dict(r["population"]), str(r["head"])) for r in stated["runs"])
@@ -92,14 +93,19 @@ class Lineage(Encoded):
 
     @classmethod
     def of_start(cls, terms: Mapping[str, Any]) -> Lineage:
-        """Returns the lineage of a run's initial model from its ledger's `terms`."""
+        """Returns the lineage of a run's initial model, from the `terms` of the run's ledger."""
         if "lineage" not in terms and terms.get("start") is None:
             return cls()
         return cls.from_json(terms.get("lineage"))
 
     @classmethod
     def of_run(cls, terms: Mapping[str, Any], head: str) -> Lineage:
-        """Returns the lineage of a run's model from its ledger's `terms`, at `head`."""
+        """Returns the lineage of the model that a run had when its ledger's head was `head`.
+
+        Args:
+          terms: the terms of the run's ledger.
+          head: the head in hexadecimal digits.
+        """
         population = terms.get("population")
         origin = Origin(
             str(terms.get("id")), population if isinstance(population, dict) else {}, head
@@ -108,7 +114,10 @@ class Lineage(Encoded):
 
     @classmethod
     def of_config(cls, config: Config) -> Lineage:
-        """Returns the lineage of a run's initial model. Raises `Refused` for an invalid ledger."""
+        """Returns the lineage of the initial model that `config` states for a run.
+
+        Raises `Refused` if the initial model is in a folder with an invalid ledger.
+        """
         lineage, model = cls.of_init(config.start.init), config.model
         if not isinstance(model, Weighted):
             return lineage
@@ -117,10 +126,11 @@ class Lineage(Encoded):
 
     @classmethod
     def of_init(cls, init: str) -> Lineage:
-        """Returns the lineage of the model at the path `init`, from its files and their ledger.
+        """Returns the lineage of the model at the path `init`: a file, or a folder of files.
 
-        The lineage is empty if `init` is "". It is unknown if a file states no lineage and was not
-        written by the run of the ledger in the same folder. Raises `Refused` for an invalid ledger.
+        It combines the lineages that the files state with that of the run whose ledger is in the
+        same folder, if there is one. The lineage is empty if `init` is "". It is unknown if a file
+        states none and was not written by that run. Raises `Refused` for an invalid ledger.
         """
         if not init:
             return cls()
@@ -141,7 +151,8 @@ that loads weights by itself is not recognised.
 def _of_file(path: Path, ledger: Ledger | None) -> Lineage:
     """Returns the lineage that the file of an initial model states.
 
-    If the file states none, the lineage is unknown, or empty if the run of `ledger` wrote the file.
+    If the file states none, the lineage is unknown, except if the run of `ledger`, which is counted
+    separately, wrote the file: then it is empty.
     """
     try:
         regular.refuse_irregular(path)
@@ -155,7 +166,10 @@ def _of_file(path: Path, ledger: Ledger | None) -> Lineage:
 
 
 def _wrote(ledger: Ledger, path: Path, about: Mapping[str, Any]) -> bool:
-    """Whether the run of `ledger` wrote the file at `path`, in a version without lineages."""
+    """Whether the run of `ledger` wrote the file at `path`, which has no lineage but facts `about`.
+
+    Older versions of privfed stored no lineages.
+    """
     if path.name == CHECKPOINT:
         return ledger.holds(bytes.fromhex(str(about["ledger_head"])))
     cited = ledger.terms.get("files", {}).get(path.name)
@@ -163,7 +177,7 @@ def _wrote(ledger: Ledger, path: Path, about: Mapping[str, Any]) -> bool:
 
 
 def _ledger(path: Path) -> Ledger | None:
-    """Returns the ledger at `path`; None if there is none."""
+    """Returns the ledger at `path`; None without a file. Raises `Refused` for an invalid ledger."""
     if not path.is_file():
         return None
     try:
@@ -176,7 +190,7 @@ def _ledger(path: Path) -> Ledger | None:
 
 
 def _of_ledger(ledger: Ledger) -> Lineage:
-    """Returns the lineage of the last model of the run of `ledger`."""
+    """Returns the lineage of the model at the end of `ledger`."""
     lineage = Lineage.of_run(ledger.terms, ledger.head().hex())
     run, *earlier = lineage.runs
     completed = replace(run, population=_completed(run, ledger.path.parent))

@@ -1,7 +1,8 @@
-"""Logs of a run, one JSON object per line, which can be read while the run is in progress.
+"""Log files of a run with one JSON object per line, and stored releases.
 
-Lines are appended durably, one for each round with an entry. A crash may leave the last line
-incomplete: readers ignore an incomplete line, and a resume removes it.
+Logs can be read while the run is in progress. Lines are appended durably, one for each round with
+an entry. A crash may leave the last line incomplete: readers ignore an incomplete line, and a
+resume removes it.
 
 `ExclusionLog` is the public list of clients that were proved Byzantine in a secure sum, and are
 excluded from later ones. It states the round and exchange in which a client deviated, and how. The
@@ -35,7 +36,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class RoundLog:
-    """A file of JSON lines at `path`, each with a "round"; the file may not exist yet."""
+    """A log file at `path`: each line is a JSON object with a "round". It may not exist yet."""
 
     path: Path
 
@@ -44,7 +45,7 @@ class RoundLog:
         durable.append(self.path, (dump(line) + "\n").encode())
 
     def by_round(self, read: Callable[[dict[str, Any]], Value]) -> dict[int, Value]:
-        """Returns the result of `lines_by_round` for the lines of this file."""
+        """Returns `read(line)` for the last readable line of each round, by round."""
         return lines_by_round(self.texts(), read)
 
     def texts(self) -> list[str]:
@@ -54,7 +55,7 @@ class RoundLog:
         return regular.read_text(self.path, errors="replace").splitlines()
 
     def rewrite(self, texts: Iterable[str]) -> None:
-        """Replaces all lines by `texts`, if there is a file."""
+        """Replaces all lines of the file by `texts`, atomically; does nothing without a file."""
         if self.path.exists():
             durable.write_atomically(self.path, "".join(f"{t}\n" for t in texts).encode())
 
@@ -62,7 +63,13 @@ class RoundLog:
 def lines_by_round(
     texts: Iterable[str], read: Callable[[dict[str, Any]], Value]
 ) -> dict[int, Value]:
-    """Returns, by round, the result of `read` for the round's last readable line in a log."""
+    """Returns `read(line)` for the last readable line of each round, by round.
+
+    Args:
+      texts: lines of a log.
+      read: a function of a line's JSON object. A line for which it raises `ValueError`, `KeyError`,
+        `TypeError` or `OverflowError` is unreadable.
+    """
     values: dict[int, Value] = {}
     for text in texts:
         with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
@@ -75,11 +82,11 @@ class MetricsLog(RoundLog):
     """The file `metrics.jsonl`: the measures of each evaluated round."""
 
     def cut(self, after: int) -> None:
-        """Removes lines of rounds later than `after`, and unreadable lines, before a resume."""
+        """Removes the lines of all rounds later than `after`, and unreadable lines."""
         self.rewrite(text for text in self.texts() if _is_until(text, after))
 
     def losses(self) -> dict[int, float]:
-        """Returns the loss on public examples by round; NaN for a loss of null (not finite).
+        """Returns the loss on public examples by round; NaN for a loss that was not finite.
 
         Rounds without a loss are left out.
         """
@@ -98,7 +105,10 @@ class AbortLog(RoundLog):
         return self.by_round(lambda line: str(line["reason"]))
 
     def mend(self) -> None:
-        """Keeps the last readable line of each round; half a line would corrupt the next one."""
+        """Removes all lines except the last readable one of each round.
+
+        A half-written last line would corrupt the next one.
+        """
         reasons = self.reasons().items()
         self.rewrite(dump({"round": round, "reason": reason}) for round, reason in reasons)
 
@@ -106,7 +116,7 @@ class AbortLog(RoundLog):
 class RanksLog(RoundLog):
     """The file `report/simulation_only_ranks.jsonl`: clients' rows compared with the aggregate.
 
-    A round that is repeated after a crash has two lines; the later one counts.
+    A round that is repeated after a crash has two lines; `lines` returns the later one.
     """
 
     def mend(self) -> None:
@@ -114,31 +124,36 @@ class RanksLog(RoundLog):
         self.rewrite(text for text in self.texts() if _is_until(text, math.inf))
 
     def lines(self, until: int) -> list[dict[str, Any]]:
-        """Returns the last line of each round up to `until`, in order of rounds."""
+        """Returns the last readable line of each round up to and including `until`, by round."""
         by_round = self.by_round(lambda line: line)
         return [line for round, line in sorted(by_round.items()) if round <= until]
 
 
 def _is_until(text: str, last: float) -> bool:
-    """Whether `text` is a complete line of a round up to `last`."""
+    """Whether `text` is a readable line of a round up to and including `last`."""
     with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
         return bool(from_json(text)["round"] <= last)
     return False
 
 
 _MOST = 2**63 - 1
-"""The largest client number, since arrays hold it as int64."""
+"""Largest valid number in a line of `excluded.jsonl`, since arrays hold clients as int64."""
 
 
 @dataclass(frozen=True)
 class ExclusionLog:
-    """The file `excluded.jsonl` at `path`, one line per culprit, and the folder `proofs`."""
+    """The list of clients that were proved Byzantine in secure sums ("culprits"), with proofs.
+
+    Attributes:
+      path: the file `excluded.jsonl`, with one line per culprit.
+      proofs: the folder with the proofs.
+    """
 
     path: Path
     proofs: Path
 
     def before(self, round: int) -> frozenset[int]:
-        """Returns the clients that deviated before `round`, and so are excluded from `round`.
+        """Returns the clients that deviated in an earlier round, and are excluded from `round`.
 
         A line about `round` itself, from before a crash, excludes no client when the round is
         repeated.
@@ -146,7 +161,10 @@ class ExclusionLog:
         return frozenset(each.client for each in self.culprits() if each.round < round)
 
     def note(self, culprit: Culprit) -> None:
-        """Adds a culprit durably, after storing the proof; adds no client a second time."""
+        """Adds a culprit to the list durably, after storing its proof, if it has one.
+
+        A client that is on the list is not added a second time.
+        """
         if any(each.client == culprit.client for each in self.culprits()):
             return
         if culprit.proof:
@@ -179,7 +197,10 @@ class ExclusionLog:
 
 
 def _culprit(line: dict[str, object]) -> Culprit:
-    """Returns the culprit of a line. Raises `ValueError` for an invalid number or reason."""
+    """Returns the culprit that a line states.
+
+    Raises `ValueError` for an invalid number or reason, and `KeyError` for a missing entry.
+    """
     client, round, exchange, complaints = (
         int(str(line[name])) for name in ("client", "round", "exchange", "complaints")
     )
@@ -192,9 +213,12 @@ def _culprit(line: dict[str, object]) -> Culprit:
 
 @dataclass(frozen=True)
 class StoredRelease:
-    """The releases of one charged round, the mechanism's public state, and the charge's hash.
+    """The stored releases of one charged round.
 
-    `released` has one release for each exchange; `mechanism` is the state after them.
+    Attributes:
+      released: the released tensors, one for each exchange of the round so far.
+      mechanism: the mechanism's public state after these releases, by name.
+      charge: hash of the round's charge in the ledger.
     """
 
     released: list[Tensor]
@@ -204,9 +228,9 @@ class StoredRelease:
 
 @dataclass(frozen=True)
 class Releases:
-    """The files `NNNNNN.safetensors` in `folder`, with releases since the last checkpoint.
+    """The folder with the releases of rounds since the last checkpoint.
 
-    There is one file for each round with a release.
+    It has one file `NNNNNN.safetensors` for each round with a release, named by the round's number.
     """
 
     folder: Path
@@ -225,7 +249,7 @@ class Releases:
         write(self.path_of(charge.round), tensors, about)
 
     def read(self, round: int, device: torch.device | str = CPU) -> StoredRelease | None:
-        """Returns the releases of `round`; None if none are stored.
+        """Returns the releases of `round`, with tensors on `device`; None if none are stored.
 
         Raises `Broken` for a damaged file.
         """
@@ -264,7 +288,10 @@ class Releases:
         return sorted(int(stem) for stem in stems if stem.isdecimal())
 
     def drop(self, until: int) -> None:
-        """Removes the releases of all rounds up to `until`, which a durable checkpoint contains."""
+        """Deletes the files of all rounds up to and including `until`.
+
+        The caller has stored a checkpoint that includes these rounds.
+        """
         for round in self.rounds():
             if round <= until:
                 self.path_of(round).unlink()

@@ -1,4 +1,4 @@
-"""The files of a run directory, each written so that a crash loses nothing.
+"""The files of a run directory, each written such that a crash loses no stored data.
 
 `privfed.store.run_files.FILES` describes every file. The folder `private/` has mode 0700 and must
 never be published. Files are replaced atomically (temporary file, fsync, rename), except that lines
@@ -34,9 +34,10 @@ Given = Mapping[str, type[Any]]
 
 
 class RunDirectory:
-    """The files of the run at `path`. Use `create` for a new run, `open` for an existing one.
+    """A run directory, with one attribute for each file or folder of the run.
 
-    `given` maps kinds to classes made from objects that were passed in Python and are in no file.
+    Use `create` for a new run, and `open` for an existing one. `given` has the classes of parts
+    that were passed as Python objects and are in no file, by kind.
     """
 
     def __init__(self, path: Path, given: Given | None = None) -> None:
@@ -67,11 +68,11 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path) -> RunDirectory:
-        """Creates a new directory, or uses an empty one, and returns it as a run directory.
+        """Creates a run directory at `path`, where an empty directory may exist.
 
         Raises:
-          Refused: if `path` is a file, or a directory with files other than those that an
-            interrupted start may leave.
+          Refused: if `path` is a file, or a directory that has more than hidden files and empty
+            folders `releases` and `report`, which an interrupted start may leave.
         """
         if path.exists() and not path.is_dir():
             raise Refused(f"--out is {path}, but that is a file; name a new or empty directory")
@@ -87,7 +88,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path | RunDirectory) -> RunDirectory:
-        """Opens an existing run; returns `path` itself if that is an open run.
+        """Returns the run directory at `path`; a `RunDirectory` is returned unchanged.
 
         Raises:
           Refused: if there is no run at `path`.
@@ -110,10 +111,10 @@ class RunDirectory:
         return RunDirectory(self.path, {**self.given, **given})
 
     def locked(self, reads: bool = False) -> contextlib.AbstractContextManager[None]:
-        """Returns a context that locks the directory for this process.
+        """Returns a context in which this process holds the lock of the directory.
 
         Args:
-          reads: whether the process only reads, and so needs no write access.
+          reads: whether this process only reads the directory, and so needs no write access.
 
         Raises:
           Busy: if another process holds the lock.
@@ -145,12 +146,18 @@ class RunDirectory:
             durable.recover_folder(folder)
 
     def began(self) -> bool:
-        """Whether files exist that are written only after the ledger was opened."""
+        """Whether files exist that a run writes only after it has opened its ledger.
+
+        These are a checkpoint, metrics, a summary or stored releases.
+        """
         later = (self.checkpoint.path, self.metrics.path, self.summary)
         return any(path.exists() for path in later) or bool(self.releases.rounds())
 
     def companions(self) -> dict[str, str]:
-        """Returns SHA-256 digests, by name, of the files that never change once a ledger exists."""
+        """Returns SHA-256 digests, by file name, of files that never change once a ledger exists.
+
+        These are `constants.safetensors` and `public_clients.json`, if they exist.
+        """
         return {
             path.name: hashlib.sha256(regular.read_bytes(path)).hexdigest()
             for path in (self.constants.path, self.public_clients.path)
@@ -158,16 +165,16 @@ class RunDirectory:
         }
 
     def mark_counted_by(self, run: Path) -> None:
-        """Records that the run at `run` counts this run's spending, which must not grow further.
+        """Records that the run at `run` counts this run's charges, so that this run adds no more.
 
-        Does nothing if the directory is not writable.
+        Does nothing if the record cannot be written.
         """
         # A directory that cannot be written to cannot be resumed either.
         with contextlib.suppress(OSError):
             durable.append(self._counted, f"{run}\n".encode())
 
     def refuse_if_counted(self) -> None:
-        """Raises `Refused` if a later run counts this run's spending."""
+        """Raises `Refused` if a later run was recorded that counts this run's charges."""
         if self._counted.exists():
             runs = regular.read_text(self._counted, errors="replace").splitlines()
             by = runs[0] if runs else "another run"
@@ -178,11 +185,14 @@ class RunDirectory:
             )
 
     def write_attackers(self, attackers: Mapping[str, Any]) -> None:
-        """Writes the attackers of a simulation."""
+        """Writes `report/attackers.json`, which describes the attackers of a simulation."""
         durable.write_atomically(self._attackers, (dump(dict(attackers), indent=1) + "\n").encode())
 
     def write_clients(self, table: str) -> None:
-        """Writes the CSV `table` of a simulation: evidence against each client that took part."""
+        """Writes `report/simulation_only_clients.csv`, with the content `table` (CSV).
+
+        It has a line for each client that took part in a simulation, with evidence against it.
+        """
         durable.write_atomically(self.clients, table.encode())
 
     def stopped_at_budget(self) -> bool:
@@ -194,7 +204,7 @@ class RunDirectory:
         return False
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Writes the summary of the run."""
+        """Writes `report/summary.json`, the outcome of the run."""
         durable.write_atomically(self.summary, (dump(summary, indent=2) + "\n").encode())
 
 

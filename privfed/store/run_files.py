@@ -1,4 +1,4 @@
-"""Reads and writes small files of a run: canaries, constants, public clients, keys, digests.
+"""Reads and writes small files of a run: constants, public clients, the private key, canaries.
 
 `CheckpointFile` reads a checkpoint's round and ledger head without torch;
 `privfed.store.checkpoint` loads the state of training. `CanaryFile` is under private/.
@@ -76,7 +76,8 @@ FILES = {
     ),
     "private/silos/": "a ledger for each silo, for the privacy of its examples",
 }
-"""Files and folders with their content. Most runs have the first five and the summary."""
+"""Descriptions of the files and folders of a run directory, by path. Most runs have the first
+five and the summary."""
 
 
 _BATCH_SIZE = 4096
@@ -97,7 +98,7 @@ class PopulationDigest:
         self.path.chmod(0o600)
 
     def refuse_others(self, examples: Iterable[Examples]) -> None:
-        """Raises `Refused` if the examples differ, or no digest is stored."""
+        """Raises `Refused` if `examples` do not have the stored digest, or none is stored."""
         text = regular.read_text(self.path, "ascii", "replace") if self.path.is_file() else ""
         key, _, digest = text.strip().partition(" ")
         try:
@@ -113,9 +114,9 @@ class PopulationDigest:
 
 
 def _digest(key: bytes, examples: Iterable[Examples]) -> str:
-    """Returns the HMAC-SHA-256 of all examples: features, labels, and names of their clients.
+    """Returns the HMAC-SHA-256, in hexadecimal digits, of all examples.
 
-    The result is in hexadecimal digits.
+    It covers features, labels, owners, and the names of clients.
     """
     code = hmac.new(key, digestmod=hashlib.sha256)
     for each in examples:
@@ -131,7 +132,10 @@ def _digest(key: bytes, examples: Iterable[Examples]) -> str:
 
 @dataclass(frozen=True)
 class ConstantsFile:
-    """The file `constants.safetensors` at `path`, with untrained tensors; absent without any."""
+    """The file `constants.safetensors` at `path`, with the model's untrained tensors.
+
+    The file does not exist if the model has none.
+    """
 
     path: Path
 
@@ -164,19 +168,22 @@ class PublicClientsFile:
     path: Path
 
     def write(self, clients: Sequence[str], earlier: Collection[str]) -> None:
-        """Writes the `clients` that this run declares public, and those of `earlier` runs."""
+        """Writes the names of the `clients` that this run declares public, and those of `earlier`.
+
+        `earlier` are the public clients of counted earlier runs. Without any, no file is written.
+        """
         if clients or earlier:
             named = {"clients": list(clients), "earlier": sorted(earlier)}
             durable.write_atomically(self.path, (dump(named, indent=1) + "\n").encode())
 
     def of_this_run(self) -> list[str]:
-        """Returns the public clients of this run. Raises `Broken` for a damaged file."""
+        """Returns the names of this run's public clients. Raises `Broken` for a damaged file."""
         return self._listed("clients")
 
     def of_all_runs(self) -> list[str]:
-        """Returns the public clients of this run and of earlier runs, which no guarantee covers.
+        """Returns the names of the public clients of this run and of the earlier runs it counts.
 
-        Raises `Broken` for a damaged file.
+        No guarantee covers these clients. Raises `Broken` for a damaged file.
         """
         return [*self._listed("clients"), *self._listed("earlier")]
 
@@ -191,7 +198,7 @@ class PublicClientsFile:
 
 @dataclass(frozen=True)
 class PrivateKey:
-    """The file `private/key` at `path`, readable by its owner only, with a run's id and key.
+    """The file `private/key` at `path`, with a run's id and secret key; only its owner can read it.
 
     From the key, 32 random bytes, the run derives the random numbers that it draws again after a
     resume (`privfed.core.streams.SAVED_STREAMS`), such as correlated noise.
@@ -207,7 +214,7 @@ class PrivateKey:
           fresh: whether to draw and store the bytes if there is no file.
 
         Raises:
-          Broken: if the file is missing, or belongs to another run.
+          Broken: if the file is missing and `fresh` is not set, or if it belongs to another run.
         """
         if fresh and not self.path.exists():
             durable.make_folder(self.path.parent, 0o700)
@@ -237,25 +244,37 @@ class CheckpointFile:
         return self.path.exists()
 
     def round(self) -> int:
-        """Returns the round of the checkpoint; 0 if there is none. Raises `Broken` if damaged."""
+        """Returns the last round that the checkpoint includes; 0 without a checkpoint.
+
+        Raises `Broken` for a damaged file.
+        """
         if not self.exists():
             return 0
         with misfits_are_broken(self.path):
             return int(checked_facts(self.path)["round"])
 
     def head(self) -> bytes:
-        """Returns the ledger's head in the checkpoint. Raises `Broken` if missing or damaged."""
+        """Returns the ledger's head that the checkpoint states.
+
+        Raises `Broken` if the file is missing or damaged.
+        """
         with misfits_are_broken(self.path):
             return bytes.fromhex(str(checked_facts(self.path)["ledger_head"]))
 
     def form(self) -> Form | None:
-        """Returns the form of an example; None if an older version wrote the checkpoint."""
+        """Returns the form of the model's examples; None if an older version wrote the file.
+
+        Raises `Broken` if the file is missing or damaged.
+        """
         stated = unpack(self.path)[1].get("form")
         with misfits_are_broken(self.path):  # pydantic's errors included
             return None if stated is None else Form.model_validate(stated, strict=False)
 
     def lineage(self) -> dict[str, Any]:
-        """Returns the lineage of the checkpoint's model: see `privfed.store.lineage`."""
+        """Returns the lineage of the checkpoint's model as JSON: see `privfed.store.lineage`.
+
+        Raises `Broken` if the file is missing or damaged.
+        """
         stated = unpack(self.path)[1].get("lineage")
         with misfits_are_broken(self.path):
             if stated is not None:
@@ -263,9 +282,9 @@ class CheckpointFile:
         return self.lineage_at(self.head())
 
     def lineage_at(self, head: bytes) -> dict[str, Any]:
-        """Returns the lineage of this run's model at the ledger's `head`, from the ledger's terms.
+        """Returns, as JSON, the lineage of this run's model when the ledger's head was `head`.
 
-        The lineage is empty if there is no ledger.
+        It is computed from the ledger's terms; an empty object if there is no ledger.
         """
         terms = terms_at(self.ledger)
         return Lineage.of_run(terms, head.hex()).to_json() if terms else {}

@@ -1,6 +1,6 @@
-"""Reads each file of a run once, for audits, reports, lists and comparisons.
+"""Reads each file of a run at most once, for audits, reports, lists and comparisons.
 
-No part is built, and nothing under private/ is read.
+No part of the configuration is built, and nothing under private/ is read.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from privfed.store.run_directory import RunDirectory
 
 
 class RunRecord:
-    """The files of a run directory, each read at its first use.
+    """The contents of a run directory's files, each read at the first use of its attribute.
 
     For a run in progress the ledger must be read last, so that it has the charges of everything in
     the other files. Reading an attribute raises `Broken` for an invalid file, but skips unreadable
-    lines of a log; it raises `LedgerBroken` (an `AccountingError`) for a ledger whose hash chain
-    does not hold.
+    lines of a log; it raises `Refused` for a file that this process may not read, and
+    `LedgerBroken` (an `AccountingError`) for a ledger whose hash chain does not hold.
     """
 
     def __init__(self, directory: RunDirectory) -> None:
@@ -39,7 +39,10 @@ class RunRecord:
 
     @classmethod
     def open(cls, run: Path | RunDirectory | RunRecord) -> RunRecord:
-        """Returns the record of a run; reads nothing yet. Raises `Refused` if there is no run."""
+        """Returns the record of a run, without reading its files. Raises `Refused` without a run.
+
+        A record is returned unchanged.
+        """
         return run if isinstance(run, RunRecord) else cls(RunDirectory.open(run))
 
     @staticmethod
@@ -70,7 +73,7 @@ class RunRecord:
 
     @cached_property
     def locked(self) -> bool:
-        """Whether a process holds the run's lock."""
+        """Whether a process holds the lock of the run directory."""
         return is_held(self.path)
 
     @cached_property
@@ -82,12 +85,12 @@ class RunRecord:
 
     @cached_property
     def digest(self) -> str:
-        """The digest of config.toml, which the ledger's first line states."""
+        """The digest of config.toml, to be compared with the one in the ledger's first line."""
         return self.directory.config.digest()
 
     @cached_property
     def companions(self) -> Mapping[str, str]:
-        """SHA-256 digests, by name, of the files that never change once the ledger cites them."""
+        """SHA-256 digests, by file name, of the files that never change once a ledger exists."""
         return self.directory.companions()
 
     @cached_property
@@ -116,9 +119,10 @@ class RunRecord:
 
     @cached_property
     def last_metrics(self) -> Mapping[str, Any] | None:
-        """The last complete line of metrics.jsonl; None if there is none.
+        """The JSON object in the last complete line of metrics.jsonl; None if there is none.
 
-        Bytes after the last newline are from a crash; a resume writes that line again.
+        Bytes after the last newline are ignored: they are from a crash, and a resume writes that
+        line again.
         """
         with _readable(self.directory.metrics.path):
             *lines, _ = self._metrics.decode().split("\n")
@@ -126,7 +130,10 @@ class RunRecord:
 
     @property
     def claims(self) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-        """Yields the summary and the last line of the metrics, if they exist, with their paths."""
+        """Yields the files that state the run's ε, each as path and content.
+
+        These are the summary, and the last line of metrics.jsonl, if they exist.
+        """
         if self.directory.summary.exists():
             yield self.directory.summary, self.summary
         if self.last_metrics is not None:
@@ -144,12 +151,15 @@ class RunRecord:
 
     @cached_property
     def attackers(self) -> Mapping[str, Any]:
-        """The attackers in a simulation; empty if there are none."""
+        """The content of report/attackers.json, on the attackers of a simulation; empty if none."""
         return _object_at(self.path / "report" / "attackers.json")
 
     @cached_property
     def clients(self) -> Sequence[Mapping[str, str]]:
-        """Evidence against each client that took part in a simulation; empty if not recorded."""
+        """The lines of report/simulation_only_clients.csv, by column; empty without the file.
+
+        Each line has the evidence against one client of a simulation.
+        """
         path = self.directory.clients
         if not path.exists():
             return []
@@ -157,16 +167,19 @@ class RunRecord:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The ledger. Raises `LedgerBroken` if the hash chain is broken, `OSError` if missing."""
+        """The run's ledger.
+
+        Raises `LedgerBroken` if the hash chain does not hold, and `OSError` without a file.
+        """
         return Ledger.load(self.directory.ledger)
 
     @cached_property
     def opened_ledger(self) -> Ledger | None:
-        """The ledger of a run that began; None if the run had not begun, so nothing was released.
+        """The run's ledger; None if the run had not begun, so that nothing was released.
 
         Raises:
           Broken: if the ledger is missing although files exist that are written after it.
-          LedgerBroken: if its hash chain does not hold.
+          LedgerBroken: if the ledger's hash chain does not hold.
         """
         if not self.directory.ledger.exists():
             if self.directory.began():
@@ -195,7 +208,10 @@ class RunRecord:
 
     @property
     def summarised(self) -> bool:
-        """Whether the summary was written for the ledger as it is now."""
+        """Whether there is a summary, and it describes the ledger as it is now.
+
+        Head, number of charges, δ and accountant are compared.
+        """
         terms, summary = self.terms, self.summary
         return (
             bool(summary)
@@ -205,7 +221,7 @@ class RunRecord:
         )
 
     def setting(self, section: str, key: str) -> Any:
-        """Returns a value of config.toml; None if it is not set."""
+        """Returns the value of `key` in [section] of config.toml; None if it is not set."""
         table = self.keys.get(section)
         return table.get(key) if isinstance(table, Mapping) else None
 
@@ -219,7 +235,10 @@ class RunRecord:
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Returns a context that converts errors of reading or parsing `path` to `Broken`."""
+    """Returns a context that converts errors of reading or parsing `path`.
+
+    They become `Broken`, or `Refused` if this process may not read the file.
+    """
     try:
         yield
     except (OSError, ValueError, TypeError) as error:

@@ -1,8 +1,8 @@
-"""Reads and writes files of named tensors (safetensors) with metadata; nothing is ever unpickled.
+"""Reads and writes safetensors files: named tensors with metadata; nothing is ever unpickled.
 
-The bytes of a file are produced in parts, so writing needs no copy of all tensors. They equal those
-that the library safetensors writes: the length of the header (8 bytes); the header, which is JSON
-and states the position of each tensor's numbers; and the numbers of one tensor after another,
+The bytes of a file are produced in parts, so writing needs no copy of all tensors. The bytes equal
+those that the library safetensors writes: the length of the header (8 bytes); the header, which is
+JSON and states the position of each tensor's numbers; and the numbers of one tensor after another,
 sorted by dtype, wider dtypes first, and then by name.
 """
 
@@ -42,16 +42,16 @@ _BATCH_SIZE = 1 << 20
 def file_parts(
     tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 ) -> Iterator[bytes | memoryview]:
-    """Yields the bytes of a file in parts.
+    """Yields the bytes of a safetensors file in parts.
 
     A contiguous tensor in CPU memory is not copied.
 
     Args:
       tensors: tensors by name.
-      metadata: texts by name.
+      metadata: the file's metadata, texts by name.
 
     Raises:
-      ValueError: for a dtype that the files do not support.
+      ValueError: for a tensor of a dtype that safetensors files do not support.
     """
     ranks = {kind: place for place, kind in enumerate(_TYPES)}
     for name, tensor in tensors.items():
@@ -81,16 +81,16 @@ def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
 
 
 FORMAT = 1
-"""The version of the facts that every file states."""
+"""Version of the format of files, which every file states under "format"."""
 CPU = "cpu"
 
 
 @contextlib.contextmanager
 def misfits_are_broken(path: Path) -> Iterator[None]:
-    """Returns a context that converts errors caused by the content of `path` to `Broken`.
+    """Returns a context that converts errors caused by the content of the file `path` to `Broken`.
 
-    Missing or malformed metadata or tensors (`KeyError`, `OverflowError`, `TypeError`,
-    `ValueError`) indicate an edited file.
+    Converted are `KeyError`, `OverflowError`, `TypeError` and `ValueError`: missing or malformed
+    metadata or tensors indicate an edited file.
     """
     try:
         yield
@@ -100,11 +100,11 @@ def misfits_are_broken(path: Path) -> Iterator[None]:
 
 
 def pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> bytes:
-    """Serialises tensors; equal tensors and facts give equal bytes.
+    """Serialises tensors; equal arguments give equal bytes.
 
     Args:
       tensors: tensors by name.
-      about: facts about them, as JSON values.
+      about: facts about the tensors, as JSON values by name; stored as metadata.
 
     Returns:
       The bytes of a safetensors file.
@@ -118,7 +118,6 @@ def write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -
 
 
 def _parts(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> Iterator[bytes | memoryview]:
-    """Yields the bytes of a file in parts."""
     # One key: equal runs give equal bytes, for any order of facts.
     facts = json.dumps({"format": FORMAT, **about}, sort_keys=True)
     return file_parts(tensors, {"privfed": facts})
@@ -135,10 +134,11 @@ def unpack(
       finite: whether to reject numbers that are not finite.
 
     Returns:
-      The tensors by name, and the facts about them.
+      The tensors by name, and the facts about the tensors.
 
     Raises:
-      Broken: if the file is invalid, or a number is not finite and `finite` is set.
+      Broken: if the file is missing or invalid, or a number is not finite and `finite` is set.
+      Refused: if this process may not read the file.
     """
     tensors, about = _read(path, "pt", str(device))
     parts = (part for each in tensors.values() for part in each.reshape(-1).split(_BATCH_SIZE))
@@ -150,9 +150,10 @@ def unpack(
 
 
 def checked_facts(path: Path) -> dict[str, Any]:
-    """Returns the facts about a file's tensors, and checks the file as `unpack` does.
+    """Checks a file as `unpack` does, and returns only the facts about its tensors.
 
-    Torch is not needed. Raises `Broken` if the file is invalid, or a number is not finite.
+    This does not import torch. Raises `Broken` if the file is missing or invalid, or a number is
+    not finite.
     """
     tensors, about = _read(path, "np", CPU)
     if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
@@ -161,9 +162,9 @@ def checked_facts(path: Path) -> dict[str, Any]:
 
 
 def tensor_facts(path: Path) -> dict[str, Any]:
-    """Returns the facts about a file's tensors, which are not read.
+    """Returns the facts about a file's tensors, without reading or checking the tensors.
 
-    Raises `Broken` if the file is invalid.
+    Raises `Broken` if the file is missing or its header is invalid.
     """
     return _read(path, "np", CPU, tensors=False)[1]
 

@@ -32,18 +32,19 @@ Predictions = Mapping[str, np.ndarray]
 
 
 def predictions(net: Network, params: Tensor, examples: Examples, client: str = "") -> Predictions:
-    """Returns a table of predictions, a row per example.
+    """Returns a table of predictions, with one line per example.
 
     Args:
       net: the model.
-      params: its parameters, shape `[d]`.
+      params: the model's parameters, shape `[d]`.
       examples: the N examples.
-      client: name of the column of clients; "" for none.
+      client: name of the column with each example's client; "" for no such column.
 
     Returns:
-      Columns `[N]` by name: the row number (from 1), the client if `client` is given and the owners
-      are known, the label if examples are labelled, and the loss's predictions. If another column
-      has the name `client`, the clients' column is called "client".
+      Columns `[N]` by name: "row", the number of the example (from 1); the client if `client` is
+      given and the owners are known; "label" if examples are labelled; and the columns that the
+      model's loss predicts. If another column has the name `client`, the clients' column is called
+      "client".
     """
     meaning = examples.meaning
     pieces = [net.loss.predict(outputs, meaning) for outputs, _ in net.scored(params, examples)]
@@ -61,10 +62,11 @@ def predictions(net: Network, params: Tensor, examples: Examples, client: str = 
 
 
 def refuse_unwritable(path: Path, option: str, data: Collection[str]) -> None:
-    """Raises `Refused` if `path` has no suffix of a table, or its folder is missing.
+    """Raises `Refused` if predictions cannot be written to `path`, or must not be.
 
-    A path among the files `data`, which must not be overwritten, is refused, too. `option` is the
-    command-line option with this path, for messages.
+    The suffix of `path` has to be .csv, .parquet or .npz, and its folder has to exist. A path among
+    the files `data`, which must not be overwritten, is refused, too. `option` is the command-line
+    option with this path, for messages.
     """
     if path.suffix.lower() not in _WRITERS:
         raise Refused(f"{option} is {path}; expected a name that ends in {', '.join(_WRITERS)}")
@@ -80,7 +82,7 @@ def refuse_unwritable(path: Path, option: str, data: Collection[str]) -> None:
 
 
 def write_predictions(path: Path, table: Predictions) -> None:
-    """Writes `table` in the format of the suffix of `path`, atomically."""
+    """Writes `table` to `path` atomically, as CSV, Parquet or NumPy archive by its suffix."""
     write_atomically(path, _WRITERS[path.suffix.lower()](table))
 
 
@@ -119,8 +121,8 @@ _WRITERS: dict[str, Callable[[Predictions], bytes]] = {
 def _labels(y: Tensor, meaning: Meaning) -> Tensor:
     """Converts labels y to the form in which `Loss.predict` returns predictions.
 
-    Classes are int64 `[N, *]`, and sets of labels bool `[N, labels]`. Numbers `[N]` are in their
-    own units, rounded to 6 significant digits.
+    Classes are int64 `[N, *]`, and sets of labels bool `[N, labels]`. Numbers `[N]` are in the
+    units of the data, rounded to 6 significant digits.
     """
     if y.dtype == torch.int64:
         return y
@@ -131,10 +133,10 @@ def _labels(y: Tensor, meaning: Meaning) -> Tensor:
 
 
 def _cells(column: Tensor, meaning: Meaning) -> np.ndarray:
-    """Returns a column `[N]` of the table: classes by name if they have names, numbers unchanged.
+    """Returns a column `[N]` of the table of predictions, from one value or row per example.
 
-    If a row has several labels or numbers, they are joined to one text, in which numbers are
-    rounded to 3 significant digits.
+    Classes are replaced by their names if they have names; numbers are unchanged. Several labels or
+    numbers of one example are joined to one text, in which numbers have 3 significant digits.
     """
     values: np.ndarray = column.cpu().numpy()
     if column.dtype == torch.bool:
@@ -148,13 +150,13 @@ def _cells(column: Tensor, meaning: Meaning) -> np.ndarray:
 
 
 def _set(row: Sequence[bool], names: Sequence[str]) -> str:
-    """Returns the names, or else numbers, of the labels that a row has, joined by spaces."""
+    """Returns the names of the labels that `row` sets, joined by spaces; indices without names."""
     names = names or [str(n) for n in range(len(row))]
     return " ".join(name for name, held in zip(names, row, strict=True) if held)
 
 
 def _sequence(row: Sequence[int], names: Sequence[str]) -> str:
-    """Returns the labels of a row in order as one text, without positions that have none."""
+    """Returns the labels of a sequence in order as one text, without unlabelled positions (-1)."""
     between = "" if names else " "
     return between.join(names[label] if names else str(label) for label in row if label != -1)
 
@@ -168,13 +170,13 @@ UNCOVERED = "published results on these data are not covered by the run's ε"
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Measures of a trained model.
+    """The scores of a run's last stored model on one set of examples.
 
     Attributes:
       path: directory of the run.
-      round: the round after which the model was scored.
-      measures: the measures by name.
-      constant: the measures of the baseline (best constant prediction).
+      round: the last round whose update the model includes.
+      measures: the model's scores by name of the measure.
+      constant: the scores of the baseline (best constant prediction), by name.
       examples: number of scored examples.
       data: description of the examples.
       own_test_set: whether the examples are the run's own test set.
@@ -190,11 +192,12 @@ class Evaluation:
     of_trained: bool = False
     """Whether the model was trained by the clients that own these examples."""
     missing: str = ""
-    """A note on the part of the model that only clients have; "" if there is none."""
+    """A note on the part of the model that only clients have, so that these scores are without it;
+    "" if there is no such part."""
 
     @property
     def note(self) -> str | None:
-        """A note on the limits of the measures; None if there is none."""
+        """The limits of the scores, for a reader; None if there is none to state."""
         trained = ON_TRAINED if self.of_trained else ""
         notes = (trained if self.own_test_set else UNCOVERED, self.missing)
         return "; ".join(filter(None, notes)) or None
@@ -220,14 +223,15 @@ def evaluate(
 
     Args:
       run: directory of the run.
-      other: assignments to keys of [data]; all examples of these data are scored instead of the
-        test set.
-      to: file for predictions, with a row per example in the order of the data; None for no file.
-      group: column of categories, or "label", whose groups are also scored; by default the run's
+      other: assignments to keys of [data], as "data.path=…", or a function that returns the
+        configuration of other data; all examples of these data are scored instead of the test set.
+      to: file for predictions (.csv, .parquet or .npz), with a line per example in the order of the
+        data; None for no file.
+      group: column of categories, or "label", whose groups are also scored; if "", the run's
         `evaluation.group`.
 
     Returns:
-      The measures of the model and of the baseline (best constant prediction).
+      The scores of the model and of the baseline (best constant prediction).
 
     Raises:
       Refused: if there is no run with a checkpoint, `to` cannot be written, the data have no

@@ -54,9 +54,9 @@ from privfed.trained.synthetic_rows import SyntheticRows, synthetic_rows
 
 @dataclass(frozen=True)
 class PeftAdapters:
-    """The folder format of the library peft: the adapters' `tensors`, and the `stated` settings.
+    """A model's low-rank adapters, `tensors` by name, for a folder in the format of library peft.
 
-    `base` is the model without adapters.
+    `stated` is the content of peft's configuration file, and `base` the model without adapters.
     """
 
     tensors: Mapping[str, Tensor]
@@ -66,7 +66,7 @@ class PeftAdapters:
 
     @classmethod
     def of(cls, network: Network, params: Tensor) -> PeftAdapters:
-        """Returns the adapters of a model `[d]`. Raises `Refused` if peft does not support them."""
+        """Returns a model's adapters. Raises `Refused` without any, or if peft rejects them."""
         Adapters.of(network, params)
         values = {**network.constants, **network.shapes.views(params)}
         tensors, stated = peft_tensors(network.module, values, network.shapes.names)
@@ -79,7 +79,7 @@ class PeftAdapters:
         return pack(self.tensors, exportable.facts)
 
     def read(self, content: bytes, exportable: Exportable) -> Predict:
-        """Returns the model with the adapters in `content` added to its own weights."""
+        """Returns the function that predicts with `base` and the adapters in `content`."""
         with tempfile.TemporaryDirectory() as folder:
             self.save(Path(folder), content)
             add_adapters(self.base, folder)
@@ -88,7 +88,7 @@ class PeftAdapters:
         return lambda inputs: checked(*inputs)
 
     def save(self, to: Path, content: bytes) -> None:
-        """Writes the folder `to`."""
+        """Writes the folder `to`: the weights `content`, and peft's configuration file."""
         to.mkdir(exist_ok=True)
         write_atomically(to / WEIGHTS, content)
         write_atomically(to / CONFIGURATION, (json.dumps(self.stated, indent=2) + "\n").encode())
@@ -96,7 +96,10 @@ class PeftAdapters:
 
 @dataclass(frozen=True)
 class Adapters:
-    """The file format of adapters: `tensors` by name, to be added to the weights `base`."""
+    """A model's low-rank adapters and other trained parameters, `tensors` by name, for one file.
+
+    `base` are the weights that the adapters are added to; the file does not contain them.
+    """
 
     tensors: Mapping[str, Tensor]
     base: Mapping[str, Tensor]
@@ -118,7 +121,7 @@ class Adapters:
         return pack(self.tensors, exportable.facts)
 
     def read(self, content: bytes, exportable: Exportable) -> Predict:
-        """Returns the model as another program would load it: `base` merged with the adapters."""
+        """Returns the function that predicts with `base` merged with the adapters in `content`."""
         weights = with_changes({**self.base, **load(content)})
         module = exportable.model.module
         known = module.state_dict().keys()
@@ -136,16 +139,16 @@ _FEW = 3
 
 @dataclass(frozen=True)
 class Exported:
-    """An exported model.
+    """The result of an export: the written file, and its comparison with the run's model.
 
     Attributes:
       path: directory of the run.
       to: the written file or folder.
-      called: name of its format.
+      called: a description of the format, such as "an ONNX graph".
       size: size in bytes of the file, or of the weights in the folder.
-      facts: the facts about the model that it contains.
-      checked: number of synthetic rows on which its predictions were compared with the run's.
-      difference: largest absolute difference of these predictions.
+      facts: the JSON object in the file: its run and ε, and the model's inputs and output.
+      checked: number of synthetic rows that both the file and the run's model predicted.
+      difference: largest absolute difference between these predictions.
     """
 
     path: Path
@@ -169,24 +172,25 @@ class Exported:
 
 
 def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Exported:
-    """Exports the model of a run to one file, and checks it against the run's predictions.
+    """Exports the model of a run to one file, and compares the file's predictions with the model's.
 
-    The file takes raw columns, as the run's source declares them, and returns probabilities of
-    classes, or numbers in the label's units. It states the run that made it, its population, and
-    its ε. Low-rank adaptations are exported as merged weights, unless `adapters`.
+    The exported model takes raw columns, as the run's source declares them, and returns
+    probabilities of classes, or numbers in the label's units (a .safetensors file has the weights
+    only, and states the preprocessing). The file also states the run, its population and its ε.
+    Low-rank adapters are merged into the weights, unless `adapters` is set.
 
     Args:
       run: directory of the run.
       to: file to write: .safetensors, .pt2 or .onnx; a folder for adapters in peft's format.
-      adapters: whether to export only the adapters.
+      adapters: whether to export only low-rank adapters and the other trained parameters.
 
     Returns:
-      The file, its facts, and the largest difference to the run's predictions.
+      The file, the facts that it states, and the largest difference from the model's predictions.
 
     Raises:
-      Refused: if `to` exists, is in no folder or has an unknown suffix; if the run has no
-        checkpoint, or no adapters although these are requested; if the format does not support the
-        model; or if the export does not reproduce the run's predictions. Nothing is written then.
+      Refused: if `to` exists, its folder does not, or its suffix is unknown; if the run has no
+        checkpoint, or no adapters although `adapters` is set; if the model or its loss cannot be
+        exported; or if the predictions differ. Nothing is written then.
       Busy: while the run is in progress.
       Broken: if the run's files are damaged, or do not prove its guarantee.
     """
@@ -262,7 +266,7 @@ def _format_of(to: Path, adapters: bool) -> Format:
 
 
 def _refuse_named_inputs(form: Form, file_format: Format, to: Path) -> None:
-    """Refuses a format that stores a program, if the model takes its inputs by name."""
+    """Raises `Refused` if the format stores a program and the model takes its inputs by name."""
     if not by_position(form.inputs) and not isinstance(file_format, Safetensors):
         raise Refused(
             f"--to is {to}, but the model takes its inputs by name ({', '.join(form.inputs)}), "
@@ -271,15 +275,11 @@ def _refuse_named_inputs(form: Form, file_format: Format, to: Path) -> None:
 
 
 def _form_of_data(config: Config) -> Form:
-    """Returns the form of examples, read from the data: older checkpoints lack it."""
     return Form.of(load_population(config, Streams(config.run.seed)).test)
 
 
 def _model(network: Network, params: Tensor, form: Form) -> Preprocessed:
-    """Returns the module of `network` with `params`, as a map from raw columns to expected labels.
-
-    Adapters are merged into the weights that they adapt.
-    """
+    """Returns the model on raw columns, with adapters merged into the weights that they adapt."""
     module = network.module
     network.hold(params)
     merge_model(module, ())
@@ -287,7 +287,6 @@ def _model(network: Network, params: Tensor, form: Form) -> Preprocessed:
 
 
 def _names(form: Form) -> list[str]:
-    """Returns the names of an export's inputs."""
     return [*form.preprocessing.inputs] if form.preprocessing else ["x"]
 
 
@@ -301,10 +300,9 @@ def _refuse_without_expectation(config: Config) -> None:
 
 
 def _provenance(directory: RunDirectory) -> dict[str, Any]:
-    """Returns the run that trained the model, its population and guarantees, and its lineage.
+    """Returns facts with which a later run that starts from the exported model can count this run.
 
-    With them, a run that starts from the export can count this run. Raises `Broken` if the run's
-    files do not prove the guarantees.
+    Raises `Broken` if the run's files do not prove its guarantees, or canaries refute them.
     """
     audited = audit(directory.path)
     refuted = ["its canaries refute its claimed epsilon"] if audited.refuted else []
@@ -322,15 +320,15 @@ def _provenance(directory: RunDirectory) -> dict[str, Any]:
 
 
 def _described(name: str, value: Tensor) -> dict[str, Any]:
-    """Returns name, dtype and shape of an input or output, for any number of rows."""
     dtype = str(value.dtype).removeprefix("torch.")
     return {"name": name, "dtype": dtype, "shape": ["rows", *value.shape[1:]]}
 
 
 def _largest_difference(predict: Predict, synthetic: SyntheticRows, form: Form, to: Path) -> float:
-    """Returns the largest difference from the expected outputs, over batches of several sizes.
+    """Returns the largest absolute difference between `predict` and the expected outputs.
 
-    The batches are all rows, a few, and one row. Raises `Refused` if a difference is too large.
+    Batches of all rows, of 5 and of 1 are predicted. Raises `Refused` if an output has another
+    shape than expected, or differs by more than the tolerance `_CLOSE`.
     """
     difference = 0.0
     for count in (len(synthetic.expected), _FEW + 2, 1):

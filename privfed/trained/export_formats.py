@@ -1,6 +1,7 @@
-"""File formats of exports: their bytes, and the model as another program reads it.
+"""File formats of exported models: .safetensors, .pt2 and .onnx.
 
-Each format is written from a module and facts (JSON), and read back as a function of raw columns.
+A file is written from a PyTorch module and facts (a JSON object), and is read back, as another
+program would read it, as a function of raw columns.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from privfed.store.tensorfile import pack
 
 
 class Preprocess(nn.Module):
-    """The module that computes what `Preprocessing` declares, on raw columns `[N, *]`.
+    """A module that computes a run's declared `Preprocessing` on raw columns `[N, *]`.
 
-    It returns x `[N, *shape]` float32, and a mask `[N]` of rows that the run would have refused.
+    It returns features x `[N, *shape]`, float32, and a mask `[N]` of rows that the run's source
+    would have refused, for example because a number is missing or out of bounds.
     """
 
     low: Tensor
@@ -49,9 +51,9 @@ class Preprocess(nn.Module):
             self.register_buffer(name, torch.tensor(values, dtype=preprocessing.dtype))
 
     def forward(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns x and the mask of refused rows.
+        """Returns the features x and the mask of refused rows.
 
-        `columns` are the numbers, the codes of categories, or both in this order.
+        `columns` are one tensor of numbers, one of category indices, or both in this order.
         """
         if not self.preprocessing.categories:
             x, refused = self._scaled(columns[0])
@@ -86,10 +88,11 @@ class Preprocess(nn.Module):
 
 
 class Preprocessed(nn.Module):
-    """`module` with the run's preprocessing, and with the expected label as its output.
+    """A model with the run's preprocessing before it and the expected label as its output.
 
-    It takes raw columns, or x as the source gives it without preprocessing. It returns the expected
-    label (`Loss.expectation`); NaN for a row that the run would have refused.
+    Its inputs are raw columns, or the source's features x if no preprocessing is declared. Its
+    output is the expected label of each row (`Loss.expectation`): probabilities of classes, or a
+    number. The output is NaN for a row that the run's source would have refused.
     """
 
     def __init__(
@@ -117,13 +120,21 @@ def _each_column(preprocessing: Preprocessing) -> list[Numbers]:
 
 
 FACTS = "privfed"
-"""The key of the facts, as JSON, in a file's metadata; a .pt2 file has them in `_FILE`."""
+"""The metadata key whose value is the facts, as JSON. A .pt2 file has them in its file `_FILE`."""
 Predict = Callable[[tuple[Tensor, ...]], Tensor]
+"""A function from raw columns, a tuple in the order of the inputs, to the expected labels."""
 
 
 @dataclass(frozen=True)
 class Exportable:
-    """A model to export, its `inputs` (a few rows, by name), name of its `output`, and `facts`."""
+    """A model to export, with all that a file of it states.
+
+    Attributes:
+      model: the model with its preprocessing.
+      inputs: a few rows of each input, by name of the input, for tracing.
+      output: name of the output.
+      facts: the JSON object that the file states about the model and its run.
+    """
 
     model: Preprocessed
     inputs: Mapping[str, Tensor]
@@ -132,7 +143,7 @@ class Exportable:
 
 
 class Format(Protocol):
-    """A file format; `called` is its name in messages."""
+    """The interface of a file format of exported models; `called` describes it in messages."""
 
     called: str
 
@@ -140,7 +151,7 @@ class Format(Protocol):
         """Returns the bytes of the file. Raises `Refused` if the format cannot store the model."""
 
     def read(self, content: bytes, exportable: Exportable) -> Predict:
-        """Returns the model in `content`, loaded as another program would load it."""
+        """Returns the model in the bytes `content` as a function, as another program loads it."""
 
 
 class Safetensors:
@@ -152,7 +163,7 @@ class Safetensors:
         return pack(exportable.model.module.state_dict(), exportable.facts)
 
     def read(self, content: bytes, exportable: Exportable) -> Predict:
-        """Returns the model as another program would load it, with preprocessing from the facts."""
+        """Returns the model in `content` as a function, with preprocessing read from the facts."""
         size = int.from_bytes(content[:8], "little")
         facts = from_json(from_json(content[8 : 8 + size])["__metadata__"][FACTS])
         module = exportable.model.module
@@ -242,7 +253,8 @@ def _any_number_of_rows(exportable: Exportable) -> Any:
 def quiet(called: str) -> Iterator[None]:
     """Returns a context that silences warnings and logs of the libraries that read and write files.
 
-    An error of such a library becomes `Refused`, whose message names the format as `called`.
+    Any error within the context becomes `Refused`, whose message names the format as `called`; for
+    a library that is not installed, the message states the packages to install.
     """
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)

@@ -1,8 +1,8 @@
-"""Scores clients' personal models; only for a simulation, since it reads private/.
+"""Scores clients' personal models; only for a simulation, since it reads the run's private/ folder.
 
 The objective computes each personal model from the client's state and released values. The model is
-scored on the examples that the client holds out for `evaluation.by = "clients"`, or, without such
-examples, on all its training examples.
+scored on the examples that the client holds out for `evaluation.by = "clients"`. If the run holds
+out none, the model is scored on all of the client's training examples.
 """
 
 from __future__ import annotations
@@ -37,15 +37,17 @@ _TRAINED = 'all examples of clients, who trained on them (evaluation.by = "clien
 
 
 def score_kept_models(path: Path) -> Personalised:
-    """Scores the personal models of the clients of the run at `path`, and the run's own model.
+    """Scores the personal models of the clients of the run at `path`, and the run's shared model.
 
-    A client that never participated has the initial personal model.
+    All clients with examples are scored. A client that never participated has the initial personal
+    model.
 
     Args:
       path: directory of the run.
 
     Returns:
-      The scores of the run's model ("before") and of the personal models ("after"), over clients.
+      Distributions over clients of the scores of the shared model ("before") and of the personal
+      models ("after").
 
     Raises:
       Refused: if clients have no personal models, the run was interrupted within a round, or no
@@ -119,9 +121,9 @@ def _models(
 
 
 def _broadcast(setup: Setup, now: Checkpoint) -> Broadcast:
-    """Returns the broadcast of the next round, which must have no exchange before training.
+    """Returns the values that the server would send to clients in the next round.
 
-    Raises `ValueError` if there is one.
+    Raises `ValueError` if the objective asks clients for an exchange before they train.
     """
     prelude = setup.algorithm.objective.prelude(now.state.params, now.state.objective)
     try:

@@ -41,16 +41,16 @@ class Personalised:
 
     Attributes:
       path: directory of the run.
-      round: the round after which the model was scored.
-      measure: name of the score, the first measure.
+      round: the last round whose update the model includes.
+      measure: name of the score, which is the first measure of the model's loss.
       clients: number of scored clients.
-      epochs: epochs of fine-tuning; 0 for the personal models that clients keep.
-      before: distribution of the score of the run's model over clients, equally weighted.
-      after: distribution of the score of the personal models.
+      epochs: epochs of fine-tuning; 0 if clients keep personal models and these were scored.
+      before: distribution over clients, equally weighted, of the score of the run's model.
+      after: distribution over clients, equally weighted, of the score of the personal models.
       improved: fraction of clients whose score improved.
-      intervals: 95 % intervals over clients by name: "before", "after" and "change" are means,
-        "improved" is the fraction; empty for a single client.
-      note: limits of the scores for readers.
+      intervals: 95 % confidence intervals by name: "before", "after" and "change" are of means over
+        clients, "improved" is of that fraction; empty for a single client.
+      note: a text that states the limits of these scores.
     """
 
     path: Path
@@ -83,11 +83,11 @@ class Personalised:
 
 
 def comparison_of(before: Scores, after: Scores, lower_is_better: bool) -> dict[str, Any]:
-    """Returns the fields of a `Personalised` that are computed from scores of the same clients.
+    """Returns the fields of a `Personalised`, by name, that are computed from clients' scores.
 
     Args:
-      before: scores of the run's model, shape `[n]`.
-      after: scores of the personal models, shape `[n]`.
+      before: each client's score of the run's model, shape `[n]`.
+      after: score of the personal model of the same clients, shape `[n]`.
       lower_is_better: whether lower scores are better.
     """
     better = (after < before) if lower_is_better else (after > before)
@@ -128,7 +128,14 @@ def _of_mean(scores: Scores) -> Interval:
 
 
 def client_score(network: Network, scoring: Federation, model: Tensor, client: int) -> float:
-    """Returns the first measure of the `model` `[d]` on the examples of `client` in `scoring`."""
+    """Returns a model's score, by the first measure of its loss, on one client's examples.
+
+    Args:
+      network: the network.
+      scoring: the clients and their examples.
+      model: parameters, shape `[d]`.
+      client: index of the client in `scoring`.
+    """
     start, end = scoring.offsets[client], scoring.offsets[client + 1]
     examples = scoring.examples.take(np.arange(start, end))
     alone = Federation(examples, np.array([0, end - start]), examples)
@@ -188,7 +195,10 @@ def personalise(path: Path, epochs: int) -> Personalised:
 
 
 def _halves(population: Federation, streams: Streams) -> tuple[Federation, Federation]:
-    """Returns two random halves of each client's examples; the first has the odd example."""
+    """Splits each client's examples at random, and returns the population with each of the halves.
+
+    The first half has one example more if the number is odd.
+    """
     order = streams.at("personal").generator().permutation(len(population.examples))
     owners = np.repeat(np.arange(population.clients), np.diff(population.offsets))
     order = order[np.argsort(owners[order], kind="stable")]  # by client, shuffled within

@@ -1,4 +1,4 @@
-"""Predicts rows of data with a trained model, and computes measures if the rows have labels."""
+"""Predicts the label of each row of data with a trained model, and scores rows that have labels."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ class Predicted:
 
     Attributes:
       path: directory of the run.
-      round: the round of the model.
-      table: the predictions.
+      round: the last round whose update the model includes.
+      table: the predictions, as columns by name.
       labelled: whether the rows have labels.
-      measures: measures by name; empty if the rows have no labels that can be scored.
-      unscored: the reason why the labels cannot be scored; else "".
-      patterns: declared column names with wildcards, each of which matches several columns.
-      out: the file to which `table` was written, if any.
+      measures: the model's scores by name; empty if the rows have no labels that can be scored.
+      unscored: the reason why existing labels cannot be scored; "" otherwise.
+      patterns: column names that the run's data declare with wildcards, such as "x*", and that
+        match several columns each.
+      out: the file to which `table` was written; None if it was not written.
       missing: a note on the part of the model that only clients have; "" if there is none.
     """
 
@@ -83,16 +84,17 @@ class Predicted:
 
 
 def predict(run: Path | RunDirectory, rows: OtherData, out: Path | None = None) -> Predicted:
-    """Predicts all `rows`, in their order, with the model of `run`.
+    """Predicts all rows of other data, in their order, with the model of `run`.
 
     Args:
       run: directory of the run.
-      rows: assignments to keys of [data] that name the rows, as `data.path=…`.
-      out: file for the table (.csv, .parquet or .npz); None to write none.
+      rows: the data: assignments to keys of [data], as "data.path=…", or a function that returns
+        their configuration.
+      out: file for the table of predictions (.csv, .parquet or .npz); None to write none.
 
     Returns:
-      The table, with the columns of `privfed.trained.evaluate.predictions`, and measures if the
-      rows are labelled.
+      The table, with the columns of `privfed.trained.evaluate.predictions`, and the model's scores
+      if the rows are labelled.
 
     Raises:
       Refused: if there is no run with a checkpoint, `out` cannot be written, the source has only
@@ -140,7 +142,10 @@ def _inputs(config: Config) -> Examples:
 
 
 def _measures(net: Network, params: Tensor, examples: Examples) -> tuple[dict[str, float], str]:
-    """Returns the measures, and "" or the reason why the labels cannot be scored."""
+    """Returns the model's scores by name, and the reason why labels cannot be scored, or "".
+
+    Without labels, the scores are empty and the reason is "".
+    """
     if not examples.labelled:
         return {}, ""
     try:
@@ -150,6 +155,6 @@ def _measures(net: Network, params: Tensor, examples: Examples) -> tuple[dict[st
 
 
 def _patterns(examples: Examples) -> tuple[str, ...]:
-    """Returns the declared column names with wildcards that match several columns."""
+    """Returns the declared column names that have a wildcard and match several columns."""
     numbers = examples.preprocessing.numbers if examples.preprocessing else ()
     return tuple(each.column for each in numbers if each.count > 1 and {*each.column} & {*"*?["})

@@ -24,7 +24,11 @@ OtherData = Sequence[str] | Callable[[Config], Config]
 
 
 def on_other_data(config: Config, other: OtherData) -> Config:
-    """Returns `config` with `other` keys of [data]. Raises `Refused` for any other key."""
+    """Returns `config` for other data, with the assignments in `other` applied.
+
+    If `other` is a function, returns its result for `config`. Raises `Refused` for an assignment to
+    a key outside [data].
+    """
     if callable(other):
         return other(config)
     for override in other:
@@ -34,21 +38,24 @@ def on_other_data(config: Config, other: OtherData) -> Config:
 
 
 def data_paths(config: Config) -> frozenset[str]:
-    """Returns all texts in [data], among them the paths of files that must not be overwritten."""
+    """Returns all values of [data] that are texts.
+
+    Among them are the paths of data files, which must not be overwritten.
+    """
     return frozenset(v for v in config.values()["data"].values() if isinstance(v, str))
 
 
 def stored_model(run: Path | RunDirectory, like: Examples) -> tuple[Network, Tensor, int]:
-    """Returns the network of a run, its parameters, and their round.
+    """Returns the model in a run's checkpoint.
 
-    `network.outputs(params, x)` applies the model.
+    `network.outputs(params, x)` applies the returned model to features x.
 
     Args:
       run: directory of the run.
       like: examples; only their form is read.
 
     Returns:
-      The network, its parameters `[d]` on the CPU, and their round.
+      The network, its parameters `[d]` on the CPU, and the last round that they include.
 
     Raises:
       Refused: if there is no run, or the run has no checkpoint.
@@ -78,7 +85,7 @@ def stored_model(run: Path | RunDirectory, like: Examples) -> tuple[Network, Ten
 def stored_model_for(
     run: RunDirectory, examples: Examples, other: bool
 ) -> tuple[Network, Tensor, int]:
-    """Returns the `stored_model` of `run` for examples of the form of `examples`.
+    """Returns `stored_model(run, examples)`; if other data do not fit, the error is `Refused`.
 
     Args:
       run: the run.
@@ -86,11 +93,12 @@ def stored_model_for(
       other: whether these are other data than the run's own.
 
     Returns:
-      The network, its parameters `[d]` on the CPU, and their round.
+      The network, its parameters `[d]` on the CPU, and the last round that they include.
 
     Raises:
-      Refused: if the run has no checkpoint, or `other` data do not fit the model.
-      Broken: if the run's own data do not fit the model, or the checkpoint is damaged.
+      Refused: if the run has no checkpoint; or, with `other`, if the data do not fit the model or
+        the checkpoint is damaged.
+      Broken: without `other`, if the data do not fit the model or the checkpoint is damaged.
     """
     try:
         return stored_model(run, examples)

@@ -1,6 +1,6 @@
-"""Synthetic raw rows, valid and invalid, with the run's predictions, to check exports.
+"""Synthetic rows of data, valid and invalid, with the run's predictions, to check exported models.
 
-These rows contain no client data: they are drawn from the declared form of examples.
+The rows contain no client data: they are drawn from the declared form of examples.
 """
 
 from __future__ import annotations
@@ -29,7 +29,12 @@ _FEWEST, _OUTPUTS = 8, 2**25
 
 @dataclass(frozen=True)
 class SyntheticRows:
-    """Raw columns `[N, *]` in the order of an export's inputs, and their expected outputs."""
+    """N synthetic rows of data, with the outputs that an exported model should have for them.
+
+    Attributes:
+      inputs: raw columns, shape `[N, *]`, one tensor per input of the model, in its order.
+      expected: the expected outputs, shape `[N, *]`.
+    """
 
     inputs: tuple[Tensor, ...]
     expected: Tensor
@@ -49,13 +54,14 @@ def synthetic_rows(form: Form, source: Any, network: Network, params: Tensor) ->
       form: the form of the examples.
       source: the run's source, whose code prepares the rows.
       network: the model.
-      params: its parameters, shape `[d]`.
+      params: the model's parameters, shape `[d]`.
 
     Returns:
       The rows; the expected output is NaN for rows that `source` would refuse.
 
     Raises:
-      Refused: if `source` has no method `prepared`, and the rows are not arrays.
+      Refused: if examples have declared preprocessing, but `source` has no method `prepared` and
+        the examples are not single arrays, so that the expected outputs cannot be computed.
     """
     generator = torch.Generator().manual_seed(0)
     preprocessing = form.preprocessing
@@ -87,9 +93,9 @@ def _expectation(network: Network, params: Tensor, x: Tensor, form: Form) -> Ten
 
 
 def _numbers(preprocessing: Preprocessing, generator: torch.Generator) -> Tensor:
-    """Returns numbers `[N, *]`: in half of the rows, all are within their bounds.
+    """Returns numbers `[N, *]`: in the first half of the rows, all are within their bounds.
 
-    In the other rows, some are at or beyond the bounds, infinite or empty.
+    In the other rows, some are at or beyond the bounds, infinite or missing (NaN).
     """
     dtype, shape = preprocessing.inputs["numbers"]
     low, high = _bounds(preprocessing)
@@ -112,7 +118,10 @@ def _bounds(preprocessing: Preprocessing) -> tuple[Tensor, Tensor]:
 
 
 def _codes(preprocessing: Preprocessing, generator: torch.Generator) -> Tensor:
-    """Returns indices of declared values; half of the rows also have -1 and too high ones."""
+    """Returns category indices, shape `[N, categories]`.
+
+    Those in the first half of the rows are valid; the others may also be -1 or one too large.
+    """
     columns = []
     for category in preprocessing.categories:
         count = len(category.values)

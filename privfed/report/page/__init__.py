@@ -1,1 +1,1 @@
-"""The self-contained HTML page of a run or a grid."""
+"""Builds and writes the self-contained HTML page about a run or a grid of runs."""

@@ -31,7 +31,7 @@ class Quotation:
 
 @dataclass(frozen=True)
 class BulletList:
-    """Several independent statements."""
+    """A list of independent statements, as bullet points."""
 
     items: Sequence[str]
     kind: ClassVar = "listing"
@@ -47,7 +47,7 @@ class ShellLine:
 
 @dataclass(frozen=True)
 class Facts:
-    """A list of facts: their names and values."""
+    """A list of facts, each a name and its value."""
 
     pairs: Mapping[str, str]
     kind: ClassVar = "facts"
@@ -55,15 +55,15 @@ class Facts:
 
 @dataclass(frozen=True)
 class Figures:
-    """A table; the first cell of a line is the line's name.
+    """A table on a page; the first cell of a line is the line's name.
 
     Attributes:
-      caption: the caption.
+      caption: the table's caption.
       columns: headings of columns.
       lines: the cells of each line.
       numeric: indices of the columns with numbers.
       marked: indices of highlighted lines; a text in the line also states the reason.
-      sortable: whether readers can sort the table.
+      sortable: whether readers of the page can sort the table.
     """
 
     caption: str
@@ -77,10 +77,10 @@ class Figures:
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing.
+    """A drawing on a page.
 
     Attributes:
-      svg: the drawing.
+      svg: the drawing, as SVG elements of the page.
       caption: the caption.
       numbers: the drawn numbers as a table; None if there are none.
       plate: whether the drawing has a light background in dark mode too, for colours with a
@@ -107,7 +107,7 @@ class Banner:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A chapter of a page, with a heading; `name` identifies it in links."""
+    """A chapter of a page; `name` identifies the chapter in links."""
 
     name: str
     heading: str
@@ -117,11 +117,11 @@ class Chapter:
 
 @dataclass(frozen=True)
 class Page:
-    """A page.
+    """The content of a page.
 
     Attributes:
       title: the title.
-      of: the subtitle, which describes the subject.
+      of: the subtitle, which names the run, grid or claim that the page is about.
       banners: notices at the top.
       chapters: the chapters.
       written_by: versions of the programs that wrote the page.

@@ -1,4 +1,4 @@
-"""The chapter on the audit: the claimed ε, its proof, and its test by canaries with their power."""
+"""The chapter of a page on the audit: the claimed ε, its proof, and its test by canaries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from privfed.report.plan_privacy import fewest_text, power_text
 
 
 def power_picture(power: Power) -> Picture | None:
-    """Draws the probability that canaries detect too little noise, as a function of the true ε."""
+    """Draws the probability that canaries detect too little noise, as a function of the true ε.
+
+    None if there is nothing to draw.
+    """
     lines = [
         Line(
             f"doubted at {power.confidence:.0%}",
@@ -40,7 +43,7 @@ def _percent(value: float | None) -> str:
 
 
 def audit_chapter(facts: PageFacts) -> Chapter:
-    """Returns the chapter on the audit, for readers such as data protection officers.
+    """Returns the page's chapter on the audit, for readers such as data protection officers.
 
     Results of canaries may be published after the run: canaries contain no client's data, and ε
     holds against an adversary that knows all other clients.
@@ -75,7 +78,7 @@ def _capital(text: str) -> str:
 
 
 def _kept_heads(audit: RunAudit) -> dict[str, str]:
-    """Returns a row on the comparison of the ledger with the file in run.heads, if there is one."""
+    """Returns a table row on the comparison of ledger and `run.heads`; empty without this file."""
     if not audit.heads:
         return {}
     agrees = "agrees" if audit.heads.agrees else "is not available, so it was not compared"
@@ -112,7 +115,7 @@ def _tested(audit: RunAudit) -> str:
 
 @dataclass(frozen=True)
 class _Mark:
-    """An ε in the figure: an upper bound, a lower bound or an estimate."""
+    """One ε in the figure of the audit: an upper bound, a lower bound or an estimate."""
 
     label: str
     epsilon: float

@@ -1,4 +1,4 @@
-"""The chapters on a run's configuration, with changed keys marked, and on verification."""
+"""The chapters of a page on a run's configuration and on its verification."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LIBRARIES = ("torch", "numpy", "scipy", "dp-accounting")
 
 
 def provenance_chapter(facts: PageFacts) -> Chapter:
-    """Returns the chapter on verification: a command, the ledger's head, and versions."""
+    """Returns the chapter by which readers verify the run: command, ledger head, and versions."""
     head = str(facts.audit.ledger_head)
     words = (
         "One command re-computes every ε on this page from the ledger, and compares the run's "
@@ -47,7 +47,7 @@ def provenance_chapter(facts: PageFacts) -> Chapter:
 
 
 def environment() -> str:
-    """Returns the versions of the programs that write the page."""
+    """Returns, as one text, the versions of the programs that write the page."""
     libraries = ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
     return f"privfed {__version__}, Python {platform.python_version()}, {libraries}"
 
@@ -81,7 +81,7 @@ def configuration_chapter(facts: PageFacts) -> Chapter:
 
 
 def _keys(document: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields every key of a run file, with its section, and its value."""
+    """Yields every key of a run file, as "section.key", with its value."""
     for name, value in document.items():
         if isinstance(value, Mapping):
             yield from _keys(value, f"{before}{name}.")

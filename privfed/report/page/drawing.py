@@ -1,8 +1,8 @@
 """Figures for a page: lines over rounds and over δ, distinguished by dash and marker.
 
-A drawing of matplotlib is embedded in the page, with the page's colours, unique element ids, and
-text as text elements. It refers to no other resource. Styles that would affect the rest of the page
-are removed.
+A drawing by matplotlib is embedded in the page as SVG, with the page's colours, unique element ids,
+and text as text elements. The drawing loads no other resource, and styles in it that would affect
+the rest of the page are removed.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _TAG = re.compile(r"<[^>]*>")
 
 
 def inline(svg: bytes, name: str, title: str, description: str, *, themed: bool = True) -> Markup:
-    """Returns a drawing as an element for a page.
+    """Returns a drawing as an SVG element that can be embedded in a page.
 
     Args:
       svg: the drawing, as matplotlib writes it.
-      name: a unique prefix of the element's ids.
+      name: a prefix, unique in the page, of all element ids in the drawing.
       title: the title, for screen readers.
       description: the description, for screen readers.
       themed: whether colours are replaced by those of the page.
@@ -90,7 +90,7 @@ def rounded(value: float | None) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """A labelled line: its points (x, y)."""
+    """A line of a figure, with its label and its points (x, y)."""
 
     label: str
     points: Sequence[tuple[float, float]]
@@ -108,7 +108,7 @@ class Axes:
     Attributes:
       x: label of the x axis.
       y: label of the y axis.
-      words: formats a value of y for tables and descriptions.
+      words: a function that formats a value of y for tables and descriptions.
       log: whether x is logarithmic.
       level: label and value of a horizontal reference line; None for no line.
       from_zero: whether y begins at 0.
@@ -128,7 +128,7 @@ def lines_picture(name: str, title: str, axes: Axes, lines: Sequence[Line]) -> P
     """Draws lines as a picture with a table of their numbers.
 
     Args:
-      name: a unique prefix of the element's ids.
+      name: a prefix, unique in the page, of all element ids in the drawing.
       title: the title.
       axes: the axes.
       lines: the lines.
@@ -179,7 +179,7 @@ def without_warnings() -> Iterator[None]:
 
 
 def as_svg(figure: Figure) -> bytes:
-    """Returns the drawing without a background and without metadata."""
+    """Returns the figure as SVG, without a background and without metadata."""
     figure.patch.set_visible(False)
     for panel in figure.axes:
         panel.patch.set_visible(False)

@@ -1,4 +1,4 @@
-"""The page of a grid."""
+"""The HTML page about a grid of runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ _SIMULATED = Banner(
 
 
 def grid_page(facts: GridFacts, simulation: bool) -> Page:
-    """Returns the public page of a grid; with `simulation`, also values that no ε covers."""
+    """Returns the page's content; with `simulation`, also values that no ε covers.
+
+    Without `simulation`, the page may be published.
+    """
     chapters = [
         _together(facts),
         Chapter("cells", "The cells", _cells(facts)),
@@ -72,9 +75,9 @@ def _together(facts: GridFacts) -> Chapter:
 
 
 def _cells(facts: GridFacts) -> list[Block]:
-    """Returns the table of cells and, if there is one, the table of worst attacks.
+    """Returns the table of cells and, if attacks vary, the table of the worst attacks.
 
-    There is a second table if attacks vary, and all losses have the same first metric.
+    The second table is also left out if the cells' losses differ in their first metric.
     """
     blocks: list[Block] = [cell_figures(facts)]
     if direction := facts.worst_first():
@@ -95,7 +98,10 @@ def _pictures(facts: GridFacts, name: str, heading: str, figures: Sequence[Figur
 
 
 def _picture(facts: GridFacts, figure: Figure, name: str) -> Picture:
-    """Returns one figure, on a light background. Raises `Refused` if it cannot be drawn."""
+    """Draws one figure of the grid file, on a light background.
+
+    Raises `Refused` if it cannot be drawn.
+    """
     with without_warnings():
         drawn = draw(figure, facts.rows_of(figure), [*facts.grid.axes])[f"{figure.name}.svg"]
     caption = figure.title or figure.name
@@ -120,7 +126,7 @@ def _not_done(facts: GridFacts) -> Chapter:
 
 
 def _origin(facts: GridFacts) -> Chapter:
-    """Returns the chapter on verification: commands, and the files with the numbers."""
+    """Returns the page's chapter on verification: commands, and the files with the numbers."""
     words = Paragraph(
         "The first command runs missing cells and writes the tables again; the second re-computes "
         "the joint ε from the ledgers of all runs."

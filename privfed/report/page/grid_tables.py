@@ -25,14 +25,16 @@ ATTACK = "attack.name"
 
 @dataclass(frozen=True)
 class GridFacts:
-    """A grid and its tables.
+    """A grid of runs, with the tables of their results.
+
+    Here a cell is one combination of the grid's values, and has one run for each seed.
 
     Attributes:
-      files: the files of the tables.
+      files: the paths of the tables.
       grid: the content of the grid file.
-      rows: a row per cell and seed.
-      cells: a row per cell, over its seeds.
-      rounds: a row per cell, seed and evaluated round.
+      rows: table with a row for each cell and seed, which is one run.
+      cells: table with a row for each cell, which summarises the cell's seeds.
+      rounds: table with a row for each cell, seed and evaluated round.
     """
 
     files: Files
@@ -48,21 +50,21 @@ class GridFacts:
 
     @property
     def measures(self) -> list[str]:
-        """The names of all metrics in the table, in its order."""
+        """The names of all metrics of which the table `rows` has a value, in the table's order."""
         names = measures_of(self.grid.columns, self.rows)
         return [name for name in names if any(_is_there(row.get(name)) for row in self.rows)]
 
     @property
     def figures(self) -> list[Figure]:
-        """The figures without values that only a simulation measures."""
+        """The grid file's figures, except those of values that only a simulation measures."""
         return [figure for figure in self.grid.figure if not simulated(figure)]
 
     def rows_of(self, figure: Figure) -> Sequence[Row]:
-        """Returns the rows that a figure is drawn from."""
+        """Returns the table that a figure is drawn from: `rounds` or `rows`."""
         return self.rounds if figure.x in PROGRESS else self.rows
 
     def worst_first(self) -> Figure | None:
-        """Returns a figure with the grid's metric and direction, by which attacks are compared.
+        """Returns a figure that names the metric, and its better direction, to compare attacks by.
 
         None if attacks do not vary, or the cells' losses differ in their first metric.
         """
@@ -124,7 +126,7 @@ _MEANING = ("δ", "unit", "relation", "sampler", "accountant", "guarantee", "aga
 
 
 def cell_figures(facts: GridFacts) -> Figures:
-    """Returns the table of cells: metrics over seeds, and the largest ε with its terms.
+    """Returns a table of the cells: metrics over seeds, and the largest ε with its terms.
 
     Terms that all cells have in common are only in the caption.
     """
@@ -156,7 +158,10 @@ def cell_figures(facts: GridFacts) -> Figures:
 
 
 def worst_table(facts: GridFacts, direction: Figure) -> Figures:
-    """Returns a table of the worst attack by mean over seeds, per combination of other keys."""
+    """Returns a table of the worst attack for each combination of the grid's other keys.
+
+    Attacks are compared by the mean over seeds of the metric that `direction` names.
+    """
     others = [key for key in facts.grid.columns if key != ATTACK]
     name, groups = direction.measure, _grouped(facts.cells, others)
     worst = max if direction.lower_is_better else min
@@ -175,7 +180,7 @@ def worst_table(facts: GridFacts, direction: Figure) -> Figures:
 
 
 def failures_table(facts: GridFacts) -> Figures | None:
-    """Returns the table of runs that are not done, by reason; None if there are none."""
+    """Returns a table of runs that are not done, by reason; None if there are none."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in facts.rows:
         if row["status"] != DONE:
@@ -209,7 +214,7 @@ _TERMS = ("delta", "unit", "relation")
 
 
 def _grouped(cells: Sequence[Row], keys: Sequence[str]) -> list[tuple[list[str], list[Row]]]:
-    """Returns the cells in groups of equal values of `keys`, each with these values."""
+    """Groups the cells by their values of `keys`; returns these values and the cells, per group."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for cell in cells:
         groups.setdefault(tuple(cell.get(key) for key in keys), []).append(cell)
@@ -241,7 +246,7 @@ def _epsilon(cell: Row) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """Returns the number in a cell of a table; None if it is empty. Raises `Broken` for a text."""
+    """Returns the number in a field of a table; None if it is empty. Raises `Broken` for a text."""
     try:
         return None if value is None else float(value)
     except (TypeError, ValueError):
@@ -262,7 +267,7 @@ def _meaning(cell: Row) -> dict[str, str]:
 
 
 def _value(value: Any) -> str:
-    """Formats a cell of the table."""
+    """Formats the value in a field of a table."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""The chapter on results: metrics by round with the baseline, and aborted rounds."""
+"""The chapter of a page on results: metrics by round with the baseline, and aborted rounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privfed.run.evaluation.charged_measures import PREFIX
 
 
 def learning_chapter(facts: PageFacts) -> Chapter:
-    """Returns the chapter with the results of the run, and a picture of each metric."""
+    """Returns the page's chapter with the results of the run, and a picture of each metric."""
     blocks: list[Block] = [Facts(_rows(facts)) if facts.summary else Paragraph(_NOT_ENDED)]
     blocks += [picture for name in facts.measures if (picture := _picture(name, facts))]
     worst = [name for name in facts.group_measures if name.startswith("worst_group_")]
@@ -50,7 +50,7 @@ def _rows(facts: PageFacts) -> dict[str, str]:
 
 
 def _of_what_is_shared(facts: PageFacts) -> dict[str, str]:
-    """Returns a row on the evaluated model if clients keep a local part; otherwise empty."""
+    """Returns a table row on the evaluated model if clients keep a local part; otherwise empty."""
     if not (facts.config and facts.config.start.local):
         return {}
     return {"model": "the shared part, with the initial local part of a new client"}

@@ -1,4 +1,4 @@
-"""The chapter on parties that secure sums proved to be Byzantine, and their effect on ε."""
+"""The chapter of a page on parties proved Byzantine in secure sums, and their effect on ε."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def left_out_chapters(facts: PageFacts) -> list[Chapter]:
 
 
 def _table(culprits: Sequence[Culprit], party: str) -> Figures:
-    """Returns the table of culprits, in the order in which they were identified."""
+    """Returns a table of the parties proved Byzantine, in the order of their identification."""
     lines = [
         [str(each.client), str(each.round), str(each.exchange), _HOW[each.reason], _proof(each)]
         for each in culprits

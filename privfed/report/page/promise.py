@@ -1,4 +1,4 @@
-"""The chapter on the guarantee: quotable sentences, terms, and limits."""
+"""The chapter of a page on the guarantee: sentences to quote, terms, and limits."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class Promised(Protocol):
 
     @property
     def audit(self) -> RunAudit:
-        """The guarantees that the ledger proves."""
+        """The audit of the run's ledger, with the guarantees that the ledger proves."""
 
     @property
     def nominal(self) -> bool:
-        """Whether ε is nominal: the run was a simulation, or is void."""
+        """Whether ε is nominal: the run was a simulation, or its guarantee is void."""
 
     @property
     def synthetic(self) -> bool:
@@ -61,23 +61,26 @@ class Promised(Protocol):
 
     @property
     def purpose(self) -> str:
-        """What the rounds release: a model ("training"), or "statistics"."""
+        """The purpose of the run's rounds: "training" of a model, or "statistics"."""
 
     @property
     def lost_claims(self) -> Sequence[str]:
-        """A sentence for each guarantee that does not hold with the identified culprits."""
+        """A sentence for each guarantee that too many parties proved Byzantine have made void."""
 
     @property
     def proof(self) -> str:
-        """The summary of the proof; "" without a proof, or if the run's parts are not available."""
+        """A text that summarises the proof of the guarantee.
+
+        "" without a proof, or if the run's parts are not available.
+        """
 
     @property
     def budget(self) -> float | None:
-        """The budget of ε; None without one."""
+        """The run's current budget, as an ε at the ledger's δ; None without a budget."""
 
 
 def promise_chapter(facts: Promised) -> Chapter:
-    """Returns the chapter with the guarantees of the run, their terms, and their limits."""
+    """Returns the page's chapter with the guarantees of the run, their terms, and their limits."""
     blocks: list[Block] = [*map(Quotation, quotations(facts)), Facts(_terms(facts))]
     if reservations := list(reservations_of(facts)):
         blocks += [Paragraph("Not covered:"), BulletList(reservations)]
@@ -107,7 +110,11 @@ def headline(facts: Promised) -> str:
 
 
 def quotations(facts: Promised) -> Iterator[str]:
-    """Yields a sentence to quote for each guarantee, or the reason why there is no guarantee."""
+    """Yields the sentences that readers may quote: one for each guarantee that holds.
+
+    They follow a sentence for each guarantee that is void because of Byzantine parties. If the run
+    has no guarantee at all, the only sentence states the reason.
+    """
     if why := facts.audit.terms.get("guarantee"):
         yield f"Nothing is guaranteed: {why}. Every ε on this page is nominal."
         return
@@ -120,7 +127,7 @@ def quotations(facts: Promised) -> Iterator[str]:
 
 
 def _quotation(bound: Guarantee, facts: Promised) -> str:
-    """Returns one guarantee: its formal statement, and its meaning."""
+    """Formats one guarantee as a sentence to quote: its formal statement, and its meaning."""
     if bound.missing or bound.epsilon == math.inf:
         return f"{_capital(bound.sentence())}."
     view = f" against {PARTY_WORDS[bound.against]}" if bound.against else ""
@@ -164,7 +171,7 @@ def _terms(facts: Promised) -> dict[str, str]:
 
 
 def _sites(audit: RunAudit) -> dict[str, str]:
-    """Returns rows on the declared sites, and how many must survive; empty if there are none."""
+    """Returns table rows on the declared sites and the survivors needed; empty without sites."""
     stated = audit.terms.get("sites")
     if not stated:
         return {}
@@ -205,7 +212,7 @@ def _earlier(facts: Promised) -> dict[str, str]:
 
 
 def _trust_rows(facts: Promised) -> dict[str, str]:
-    """Returns the trusted parties and the proof; empty if there is no guarantee."""
+    """Returns table rows on the trusted parties and the proof; empty if there is no guarantee."""
     if facts.audit.terms.get("guarantee"):
         return {}
     proof = {"proof": facts.proof} if facts.proof else {}
@@ -224,7 +231,7 @@ def trust_text(audit: RunAudit) -> str:
 
 
 def reservations_of(facts: Promised) -> Iterator[str]:
-    """Yields the limits of the guarantee."""
+    """Yields sentences on what the guarantee does not cover."""
     terms, bound = facts.audit.terms, facts.audit.guarantee
     if note := terms.get("note"):
         yield f"{note}."

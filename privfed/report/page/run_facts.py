@@ -1,4 +1,4 @@
-"""The facts for a run's page: its files, each read once, and its audited ledger."""
+"""The facts for the page about a run: the run's files, each read once, and its audited ledger."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ from privfed.store.tensorfile import unpack
 
 @dataclass(frozen=True)
 class PageFacts:
-    """The facts about a run whose ledger is valid.
+    """The facts about a run with a valid ledger, from which its page is built.
 
     Attributes:
       record: the files of the run.
-      audit: the audit of its ledger.
+      audit: the audit of the run's ledger.
       rounds: the metrics of each evaluated round.
-      summary: the results of the run; empty if it has not ended, or was charged since.
+      summary: the content of report/summary.json; empty if it does not describe the run as it is
+        now, because the run has not ended or was charged since.
       plan: the plan of the run; None if it cannot be computed (see `_planned`).
       exchange: the forecast of a round; None without a plan.
-      power: the statistical power of the run's canaries; None if it has none, or without a plan.
+      power: the statistical power of the run's canaries; None without canaries or plan.
     """
 
     record: RunRecord
@@ -52,7 +53,7 @@ class PageFacts:
 
     @property
     def config(self) -> Config | None:
-        """The configuration with its parts, if they are available."""
+        """The configuration with its parts; None if a part is not available."""
         return self.plan.config if self.plan else None
 
     @property
@@ -62,29 +63,29 @@ class PageFacts:
 
     @property
     def purpose(self) -> str:
-        """What the rounds release: a model ("training"), or "statistics"."""
+        """The purpose of the run's rounds: "training" of a model, or "statistics"."""
         return (
             str(getattr(self.config.source, "purpose", "training")) if self.config else "training"
         )
 
     @property
     def proof(self) -> str:
-        """The summary of the proof; "" without privacy, or if the run's parts are not available."""
+        """A text that summarises the proof; "" without privacy, or if parts are not available."""
         return proof_text(self.plan) if self.plan and self.plan.mechanism.private else ""
 
     @property
     def budget(self) -> float | None:
-        """The current budget of ε; None without one."""
+        """The run's current budget, as an ε at the ledger's δ; None without a budget."""
         return self.record.ledger.budget
 
     @property
     def nominal(self) -> bool:
-        """Whether ε is nominal according to the ledger: the run was a simulation, or is void."""
+        """Whether the ledger states that ε is nominal: for a simulation or a void guarantee."""
         return bool(self.audit.terms.get("note") or self.audit.terms.get("guarantee"))
 
     @property
     def meaning(self) -> str:
-        """The terms of every ε of this run."""
+        """The terms of this run's ε in one line: unit, adjacency, sampling and adversary."""
         bound = self.audit.guarantee
         assert bound is not None
         against = f", against {PARTY_WORDS[bound.against]}" if bound.against else ""
@@ -93,7 +94,7 @@ class PageFacts:
 
     @property
     def lost_claims(self) -> Sequence[str]:
-        """A sentence for each guarantee that does not hold with the identified culprits."""
+        """A sentence for each guarantee that too many parties proved Byzantine have made void."""
         if self.plan is None:
             return tuple(map(str, self.summary.get("lost_claims") or ()))
         return lost_claims(self.plan, self.record.culprits)
@@ -112,7 +113,7 @@ class PageFacts:
         return [key for key in keys if not key.startswith(PREFIX)]
 
     def simulation(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns the values of an evaluated round that no ε covers."""
+        """Returns the values, in one line of metrics.jsonl, that no ε covers."""
         stated = line.get("simulation_only")
         return stated if isinstance(stated, dict) else {}
 
@@ -176,7 +177,10 @@ def _planned(
 
 
 def _summary_of_now(record: RunRecord) -> Mapping[str, Any]:
-    """Returns the summary without metrics that are no numbers; empty if the run continued since."""
+    """Returns the run's summary, without metrics whose values are no numbers.
+
+    Empty if the summary is not of the ledger as it is now.
+    """
     summary = record.summary
     if summary.get("ledger_head") != record.head:
         return {}
@@ -189,7 +193,7 @@ def _summary_of_now(record: RunRecord) -> Mapping[str, Any]:
 
 
 def _evaluated(line: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the numbers of an evaluated round, and its values of a simulation."""
+    """Returns the numbers in a line of metrics.jsonl, and the line's values of a simulation."""
     apart = {key: line[key] for key in ("simulation_only",) if key in line}
     return {**_measured(line), **apart}
 

@@ -1,4 +1,4 @@
-"""The page of a run."""
+"""The HTML page about a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from privfed.run.forecast import RoundForecast
 
 
 def messages_chapter(facts: PageFacts) -> Chapter:
-    """Returns the chapter on the signal-to-noise ratio, the clipping norm, and traffic."""
+    """Returns the page's chapter on the signal-to-noise ratio, the clipping norm, and traffic."""
     exchange = facts.exchange
     if exchange is None:
         why = "Parts that the configuration names are not available, so this cannot be computed."
@@ -44,7 +44,7 @@ def messages_chapter(facts: PageFacts) -> Chapter:
 
 
 def _noise(exchange: RoundForecast) -> dict[str, str]:
-    """Returns rows on the signal-to-noise ratio of the averaged update."""
+    """Returns table rows on the signal-to-noise ratio of the averaged update."""
     if exchange.signal is None or exchange.noise is None:
         return {"noise": "none is added"}
     ratio = exchange.signal / exchange.noise if exchange.noise else math.inf
@@ -76,7 +76,7 @@ def _traffic(facts: PageFacts, exchange: RoundForecast) -> dict[str, str]:
 
 
 def _client_state_row(facts: PageFacts) -> dict[str, str]:
-    """Returns a row on the state of clients; empty if they keep none."""
+    """Returns a table row on the state of clients; empty if they keep none."""
     if not (facts.config and facts.config.keeping):
         return {}
     what = "clients keep state between rounds, which is never sent; no ε would cover its release"
@@ -84,7 +84,7 @@ def _client_state_row(facts: PageFacts) -> dict[str, str]:
 
 
 def spending_chapter(facts: PageFacts) -> Chapter:
-    """Returns the chapter on the spent ε, with pictures of ε over rounds and over δ."""
+    """Returns the page's chapter on the spent ε, with pictures of ε over rounds and over δ."""
     ledger = facts.record.ledger
     delta = float(ledger.terms["delta"])
     rounds = over_rounds(ledger.prior, spent_events(ledger), delta)
@@ -109,7 +109,7 @@ def spending_chapter(facts: PageFacts) -> Chapter:
 
 
 def _parts(facts: PageFacts) -> list[Block]:
-    """Returns a table of training's ε and evaluation's ε, each alone; empty unless both exist."""
+    """Returns a table of ε of training alone and of evaluation alone; empty unless both exist."""
     charged = facts.record.ledger.run_spending
     if len(charged) < 2:
         return []
@@ -153,7 +153,10 @@ def _lines(curve: Curve) -> Sequence[Line]:
 
 
 def run_page(facts: PageFacts, simulation: bool) -> Page:
-    """Returns the public page of a run; with `simulation`, also values that no ε covers."""
+    """Returns the page's content; with `simulation`, also values that no ε covers.
+
+    Without `simulation`, the page may be published.
+    """
     chapters = [
         promise_chapter(facts),
         spending_chapter(facts),

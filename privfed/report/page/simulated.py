@@ -1,4 +1,4 @@
-"""The chapter on values that no ε covers: metrics of a simulation, and its attackers.
+"""The chapter of a page on values that no ε covers: metrics of a simulation, and its attackers.
 
 A page has this chapter only with --simulation, below a warning.
 """
@@ -24,7 +24,7 @@ _MOST = 100
 
 
 def simulation_chapter(facts: PageFacts) -> Chapter:
-    """Returns the chapter on values that no ε covers."""
+    """Returns the page's chapter on values that no ε covers."""
     blocks = [*_attackers(facts), *_misbehaviour(facts), *_measures(facts)]
     nothing = Paragraph("The run has no measures of a simulation, and no attackers.")
     return Chapter("simulation", "Simulation only", blocks or [nothing], _BANNER)
@@ -52,7 +52,7 @@ def _misbehaviour(facts: PageFacts) -> Iterator[Block]:
 
 
 def _counts_by_measure(by_measure: Mapping[str, Mapping[str, str]]) -> Block:
-    """Returns a table of the numbers of outlying and of Byzantine clients, by measure."""
+    """Returns a table of the numbers of outlying and Byzantine clients, by measure of updates."""
     counts = list(dict.fromkeys(name for each in by_measure.values() for name in each))
     return Figures(
         "Suspicious clients, by measure",
@@ -66,7 +66,6 @@ def _counts_by_measure(by_measure: Mapping[str, Mapping[str, str]]) -> Block:
 
 
 def _title(name: str) -> str:
-    """Returns the heading of a column of measures."""
     return name.replace("_", " ").replace("byzantine", "Byzantine")
 
 
@@ -103,7 +102,7 @@ def _measures(facts: PageFacts) -> Iterator[Block]:
 
 
 def _flat(measures: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Yields values by name; the names in a nested group begin with the group's name."""
+    """Yields (name, text) pairs; names in a nested object begin with the object's name."""
     for name, value in measures.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{before}{name} ")

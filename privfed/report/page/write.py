@@ -32,11 +32,11 @@ _POLICY = (
 
 
 def render(page: Page, style: str = "") -> str:
-    """Returns the HTML of the page; all text in it is escaped.
+    """Returns the page as HTML; all text in it is escaped.
 
     Args:
-      page: the page.
-      style: the name of a further style sheet in the folder of templates.
+      page: the content of the page.
+      style: file name of a further style sheet in the folder of templates; "" for none.
     """
     templates = Environment(
         loader=PackageLoader("privfed.report.page"),
@@ -75,13 +75,13 @@ def _shown(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Written(Encoded):
-    """A written page.
+    """The result of writing a page.
 
     Attributes:
       path: the file of the page.
-      about: the run or the grid file.
+      about: the path of the run, grid file or claim that the page is about.
       simulation: whether the page shows values that no ε covers.
-      refuted: whether canaries refute the run's claim.
+      refuted: whether canaries refute the claimed ε of the run.
     """
 
     path: Path = field(metadata=called("page"))
@@ -93,7 +93,7 @@ class Written(Encoded):
 def write_run_page(
     run: Path | RunDirectory, out: Path | None = None, simulation: bool = False
 ) -> Written:
-    """Writes the page of a run.
+    """Writes the HTML page about a run.
 
     Args:
       run: the run, or its path.
@@ -115,7 +115,7 @@ def write_run_page(
 def write_grid_page(
     grid: Path | Files, out: Path | None = None, simulation: bool = False
 ) -> Written:
-    """Writes the page of a grid.
+    """Writes the HTML page about a grid of runs.
 
     Args:
       grid: the grid file, or the files of its tables.
@@ -147,7 +147,10 @@ def own_place(run: Path, simulation: bool, name: str = "page") -> Path:
 
 
 def write_page(path: Path, page: str, simulation: bool = False) -> None:
-    """Writes `page` at `path`. Raises `Refused` for the reasons of `refuse_place`."""
+    """Writes the HTML text `page` to the file `path`, atomically.
+
+    A page of a simulation gets mode 0600. Raises `Refused` for the reasons of `refuse_place`.
+    """
     refuse_place(path, simulation)
     kind = _KINDS[simulation]
     content = page.replace(_HEAD, f"{_HEAD}\n{kind}", 1)
@@ -167,7 +170,11 @@ _KINDS = {
 
 
 def refuse_place(path: Path, simulation: bool = False) -> None:
-    """Raises `Refused` if no page can be written at `path`, or a file with other content exists."""
+    """Raises `Refused` if no page can be written at `path`, or must not be.
+
+    A file with content that exists at `path` may only be a page of the same kind: with values of a
+    `simulation`, or without.
+    """
     if path.is_dir():
         raise Refused(f"--out is {path}, but that is a folder; name a file for the page")
     if not path.parent.is_dir():

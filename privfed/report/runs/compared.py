@@ -33,7 +33,10 @@ _ABSENT = object()
 
 @dataclass(frozen=True)
 class Difference:
-    """A key and its values in two run files; None if a file does not state it."""
+    """A key and its values `first` and `second` in two run files.
+
+    A value is None if the file does not state the key.
+    """
 
     key: str
     first: Any
@@ -41,7 +44,7 @@ class Difference:
 
 
 def differences(first: Document, second: Document) -> tuple[Difference, ...]:
-    """Returns every key whose values differ, in the order of the files.
+    """Returns every key whose values differ between two run files, in the order of the files.
 
     A key that only one file states counts as equal if its value is the key's default for both
     files: a later version of privfed added the key.
@@ -87,7 +90,7 @@ def _part_name(kind: str, part: Any) -> Any:
 
 
 def _flat(table: Document, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yields every value with its path of names."""
+    """Yields the path of names of each value in a nested table, and the value."""
     for name, value in table.items():
         if isinstance(value, Mapping) and value:
             yield from _flat(value, (*above, name))
@@ -107,7 +110,7 @@ def _came_later(
 
 
 def _section(document: Document, names: list[str]) -> Document:
-    """Returns the table at the path `names`; empty if there is none."""
+    """Returns the nested table at the path `names` of `document`; empty if there is none."""
     table: Any = document
     for name in names:
         table = table.get(name) if isinstance(table, Mapping) else None
@@ -115,7 +118,7 @@ def _section(document: Document, names: list[str]) -> Document:
 
 
 def _defaults(name: str, stated: Document) -> dict[str, Any]:
-    """Returns the defaults of a section's keys, and of the keys of its built-in parts."""
+    """Returns the defaults, by key, of a section and of the built-in parts that it states."""
     section = SECTIONS.get(name)
     if section is None:
         return {}
@@ -139,7 +142,7 @@ _PRIVATE = {"canaries": "canaries", "examples": "silos with ledgers of their own
 
 @dataclass(frozen=True)
 class Evaluated:
-    """An evaluated round: its metric, its loss and the spent ε; None if not stated."""
+    """The values of one evaluated round: metric, loss and spent ε; None for one not stated."""
 
     round: int
     value: float | None
@@ -149,7 +152,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Side:
-    """One of two runs: its entry in the list, its guarantees, and its evaluated rounds."""
+    """One of two compared runs: its summary, its guarantees, and its evaluated rounds."""
 
     row: RunRow
     guarantees: tuple[Mapping[str, Any], ...]
@@ -157,7 +160,7 @@ class Side:
     curve: tuple[Evaluated, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the run's entry in the list of runs, its guarantees, and its curve."""
+        """Returns the run's summary as in `privfed list`, its guarantees, and evaluated rounds."""
         guarantees, curve = encoded(self.guarantees), encoded(self.curve)
         return {**self.row.to_json(), "guarantees": guarantees, "rounds_evaluated": curve}
 
@@ -168,8 +171,8 @@ class Comparison:
 
     Attributes:
       sides: the two runs.
-      settings: the keys in which their configurations differ.
-      incomparable: reasons why their ε are not comparable; empty if they are.
+      settings: the keys in which the runs' configurations differ.
+      incomparable: reasons why the runs' ε are not comparable; empty if they are.
       joint: the guarantee over both runs; None if there is none.
       no_joint_reason: the reason why there is no joint guarantee; "" if there is one.
     """
@@ -233,7 +236,7 @@ def _side(record: RunRecord) -> Side:
 
 
 def _curve(record: RunRecord, measure: str | None) -> Iterator[Evaluated]:
-    """Yields the values of each evaluated round; the metric is `measure`, or else the first."""
+    """Yields the values of each evaluated round; if `measure` is None, of the first metric."""
     for round in sorted(record.evaluated):
         line = record.evaluated[round]
         name = measure or measure_name(line)
@@ -262,7 +265,7 @@ def _incomparable(left: Side, right: Side) -> Iterator[str]:
 def _joint(
     sides: tuple[Side, Side], records: Sequence[RunRecord]
 ) -> tuple[Mapping[str, Any] | None, str]:
-    """Returns the guarantee over both runs, or the reason why there is none."""
+    """Returns the joint guarantee over both runs, or None, and the reason if there is none."""
     left, right = (side.row for side in sides)
     if not (left.charges and right.charges):
         return None, "one of the runs released nothing"

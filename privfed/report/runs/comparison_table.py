@@ -1,4 +1,4 @@
-"""The table of two runs: results, guarantees and differences."""
+"""The console table that compares two runs: results, guarantees and differing keys."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Line = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class ComparisonTable:
-    """The table of two runs, one in each column, and notes on both."""
+    """The console output on two compared runs: a table with a column for each run, and notes."""
 
     compared: Comparison
 
@@ -71,7 +71,7 @@ def _table(compared: Comparison) -> Table:
 
 
 def _notes(compared: Comparison) -> dict[str, str]:
-    """Returns notes on both runs together, by topic."""
+    """Returns notes on both runs together, as texts by label."""
     why = "; ".join(compared.incomparable)
     comparable = "comparable: same unit, adjacency relation, δ and party"
     pairs = {"their ε": f"not comparable: {why}" if why else comparable}
@@ -86,7 +86,7 @@ def _notes(compared: Comparison) -> dict[str, str]:
 
 
 def _facts(left: Side, right: Side) -> Iterator[Line]:
-    """Yields the progress and results of the runs."""
+    """Yields the table's lines on the progress and results of the runs."""
     both = left.row, right.row
     yield _line("state", [row.state for row in both])
     yield _line("rounds charged", map(rounds_cell, both))
@@ -99,7 +99,7 @@ def _facts(left: Side, right: Side) -> Iterator[Line]:
 
 
 def _guarantees(compared: Comparison) -> Iterator[Line]:
-    """Yields each guarantee of both runs, with its terms."""
+    """Yields the table's lines on each guarantee of the runs, with its terms."""
     sides = compared.sides
     for place in range(max(len(side.guarantees) for side in sides)):
         both = [side.guarantees[place] if place < len(side.guarantees) else {} for side in sides]
@@ -116,7 +116,7 @@ def _guarantees(compared: Comparison) -> Iterator[Line]:
 
 
 def _settings(compared: Comparison) -> Iterator[Line]:
-    """Yields the keys that differ, with their values as in run files."""
+    """Yields the table's lines on the keys that differ, with their values as in run files."""
     for each in compared.settings:
         yield each.key, _spelled(each.first), _spelled(each.second)
     if not compared.settings:
@@ -124,7 +124,7 @@ def _settings(compared: Comparison) -> Iterator[Line]:
 
 
 def _rounds(left: Side, right: Side) -> Iterator[Line]:
-    """Yields the metric and ε of both runs at evaluated rounds, evenly chosen."""
+    """Yields the table's lines on the metric and ε at evenly chosen evaluated rounds."""
     rounds = sorted({point.round for side in (left, right) for point in side.curve})
     for round in _thinned(rounds):
         yield f"{round}", _at(left, round), _at(right, round)

@@ -24,12 +24,12 @@ _MEANING = (*_WORDS,)
 
 @dataclass(frozen=True)
 class SamePopulation(Encoded):
-    """Runs over the same population, by path.
+    """Two or more runs over the same population.
 
     Attributes:
       population: the name of the population.
       runs: paths of the runs.
-      together: groups of runs for which `privfed audit` computes a joint ε.
+      together: groups of these runs, by path, for which `privfed audit` computes a joint ε.
       obstacles: reasons why no single ε covers all runs; empty if one does.
     """
 
@@ -41,7 +41,7 @@ class SamePopulation(Encoded):
 
 @dataclass(frozen=True)
 class Listing(Encoded):
-    """The runs in `folder`, the most recent last."""
+    """The list of the runs in `folder`, the most recently started one last."""
 
     folder: Path
     rows: tuple[RunRow, ...]
@@ -65,7 +65,7 @@ def list_runs(folder: Path) -> Listing:
 
 
 def run_directories(folder: Path, depth: int = DEPTH) -> Iterator[Path]:
-    """Yields `folder` if it is a run, else the runs in it down to `depth` folders below.
+    """Yields `folder` if it is a run directory, else those in it, up to `depth` folders below.
 
     Hidden folders, and folders called private, are not searched.
     """
@@ -92,7 +92,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _same_population(rows: Sequence[RunRow]) -> tuple[SamePopulation, ...]:
-    """Returns the groups of two or more runs over one population that released something."""
+    """Returns the groups of two or more charged runs over one population."""
     groups: dict[str, list[RunRow]] = {}
     for row in rows:
         if row.population_digest and row.charges:

@@ -1,4 +1,4 @@
-"""The table of the runs in a folder: each run has one line on a wide screen, otherwise two."""
+"""The console table of the runs in a folder, with one line per run on a wide screen, else two."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def on_a_line(text: str) -> str:
 
 
 def rounds_cell(row: RunRow) -> str:
-    """Formats the charged and the planned rounds."""
+    """Formats the numbers of charged and of planned rounds of a run."""
     if row.state == BROKEN:
         return NOTHING
     return f"{row.charges} of {row.rounds if row.rounds is not None else '?'}"
 
 
 def epsilon_cell(row: RunRow) -> str:
-    """Formats the ε spent; a dash without a valid ledger."""
+    """Formats the ε that a run spent; a dash if it is unknown."""
     return NOTHING if row.epsilon is None or row.state == BROKEN else ceiling(row.epsilon)
 
 
 def nominal_mark(row: RunRow) -> str:
-    """Returns a mark for the ε of a simulation; "" for other runs."""
+    """Returns the mark that is appended to the ε of a simulation; "" for other runs."""
     return (NOMINAL * row.nominal).strip()
 
 
@@ -63,7 +63,7 @@ def meaning_line(row: RunRow) -> str:
 
 
 def party(against: str | None, trust: str | None) -> str:
-    """Returns the adversary of an ε, as the ledger states it or as the trust model implies."""
+    """Describes the adversary of an ε, as the ledger states it or as the trust model implies."""
     if against:
         return PARTY_WORDS.get(against, against)
     if trust == "client":
@@ -72,14 +72,14 @@ def party(against: str | None, trust: str | None) -> str:
 
 
 def measure_cell(row: RunRow) -> str:
-    """Formats the metric and its value."""
+    """Formats the name and last value of the run's first metric."""
     if row.measure is None or row.value is None:
         return NOTHING
     return f"{row.measure} {measure(row.measure, row.value)}"
 
 
 def constant_cell(row: RunRow) -> str:
-    """Formats the baseline, if it is known."""
+    """Formats the baseline's metric (best constant prediction), if it is known."""
     if row.measure is None or row.constant is None:
         return ""
     return f"{measure(row.measure, row.constant)}"
@@ -119,7 +119,10 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class RunsTable:
-    """The runs in a folder, the terms of their ε, and the groups over the same population."""
+    """The console output on the runs in a folder.
+
+    It has a table of the runs, the terms of their ε, and notes on runs over one population.
+    """
 
     listing: Listing
 
@@ -142,7 +145,8 @@ class RunsTable:
 def _table(listing: Listing, stacked: bool) -> Table:
     """Returns the table of all runs.
 
-    If `stacked`, the two values of each pair are in one column, below each other.
+    Some columns come in pairs (`_HEADINGS`). If `stacked`, the two values of a pair are in one
+    column, below each other.
     """
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for pair in _HEADINGS:
@@ -161,7 +165,10 @@ def _table(listing: Listing, stacked: bool) -> Table:
 
 
 def _cut(cells: Pair, headings: Pair, stacked: bool) -> list[str]:
-    """Returns a pair as one cell if `stacked`, or if only one value has a heading; else as two."""
+    """Returns the pair `cells` as table cells.
+
+    It is one cell if `stacked`, or if only one value of the pair has a heading; otherwise two.
+    """
     first, second = map(on_a_line, cells)
     if stacked:
         return [f"{first}\n{second}".rstrip()]
@@ -181,7 +188,7 @@ def _cells(row: RunRow, folder: Path, meaning: str) -> list[Pair]:
 
 
 def _meanings(listing: Listing) -> dict[str, int]:
-    """Returns a number for each distinct line of terms of the runs' ε."""
+    """Returns a number for each distinct `meaning_line` of the runs."""
     lines = dict.fromkeys(meaning_line(row) for row in listing.rows if _has_epsilon(row))
     return {line: number for number, line in enumerate(lines, 1)}
 
@@ -191,13 +198,13 @@ def _has_epsilon(row: RunRow) -> bool:
 
 
 def _name(run: str, folder: Path) -> str:
-    """Returns the path of a run relative to the listed folder."""
+    """Returns the path of a run relative to the listed folder, or unchanged if both are equal."""
     inside = Path(run).relative_to(folder)
     return run if inside == Path() else str(inside)
 
 
 def _notes(listing: Listing) -> dict[str, str]:
-    """Returns notes on the table, by topic."""
+    """Returns notes below the table, as texts by label."""
     folder = listing.folder
     pairs = {f"ε [{number}]": on_a_line(line) for line, number in _meanings(listing).items()}
     for row in listing.rows:

@@ -1,4 +1,4 @@
-"""Summarises a run in one row of a list: its progress, spending, metric and population.
+"""Summarises a run for the list of runs: its progress, spending, metric and population.
 
 Start and duration are derived from the times of the run's files. A copy has other times, and the
 duration includes the pauses of a resumed run.
@@ -30,7 +30,7 @@ STOPPED_BY_BYZANTINE = "stopped by Byzantine clients"
 
 
 def state_of(record: RunRecord) -> str:
-    """Returns the state of the run: not begun, running, or how it ended."""
+    """Returns the state of the run, such as "not begun", "running", "interrupted" or "ended"."""
     if record.locked:
         return RUNNING
     if not record.charges and not record.summary:
@@ -48,13 +48,16 @@ def state_of(record: RunRecord) -> str:
 
 
 def number_in(facts: Mapping[str, Any], key: str) -> float | None:
-    """Returns the finite number under `key`; None for any other value."""
+    """Returns the value of `key` in `facts` if it is a finite number; otherwise None."""
     value = _number(facts.get(key))
     return value if value is not None and math.isfinite(value) else None
 
 
 def epsilon_in(facts: Mapping[str, Any]) -> float | None:
-    """Returns the ε, possibly infinite, that `facts` from a run's files state; None if none."""
+    """Returns the value of "epsilon" in `facts` if it is a number of at least 0, or infinite.
+
+    None for any other value.
+    """
     value = _number(facts.get("epsilon"))
     return None if value is None or math.isnan(value) or value < 0 else value
 
@@ -74,9 +77,10 @@ def planned_rounds(record: RunRecord) -> int | None:
 
 
 def file_times(path: Path) -> tuple[str | None, float | None]:
-    """Returns the earliest time of a run's files (ISO 8601, UTC), and the seconds to the latest.
+    """Returns a run's start and duration in seconds, derived from its files' modification times.
 
-    Both are None if there are no files.
+    The start is the earliest of these times (ISO 8601, UTC), and the duration extends to the
+    latest. Both are None if there are no files; the start is None if its date is invalid.
     """
     directory = RunDirectory(path)
     last = (directory.ledger, directory.metrics.path, directory.checkpoint.path, directory.summary)
@@ -132,7 +136,9 @@ def uncovered_reason(record: RunRecord) -> str:
 
 
 def guarantees_of(ledger: Ledger) -> list[dict[str, Any]]:
-    """Returns each guarantee of a run, recomputed from its ledger; first the one with a budget.
+    """Returns each guarantee of a run as a JSON object, recomputed from the run's ledger.
+
+    The first is the one to which the run's budget applies.
 
     The guarantee for examples of silos assumes that one silo took part in every round, since the
     silos' own ledgers are private. Raises `Broken` if the ledger cannot be accounted for.
@@ -176,7 +182,7 @@ def _accounted(ledger: Ledger) -> list[dict[str, Any]]:
 
 
 def _last_line(record: RunRecord) -> dict[str, Any]:
-    """Returns the metrics of the last charged round; empty if it was not evaluated."""
+    """Returns the metrics of the last charged round; empty if that round was not evaluated."""
     charges = record.opened_ledger.charges if record.opened_ledger else ()
     return dict(record.evaluated.get(charges[-1].round, {})) if charges else {}
 
@@ -187,7 +193,7 @@ _NO_MEASURES = frozenset({"format", "round", "epsilon"})
 
 @dataclass(frozen=True)
 class RunRow(Encoded):
-    """A run directory in one row; values that its files do not state are None.
+    """The summary of a run directory in the list of runs; values that no file states are None.
 
     Attributes:
       run: path of the run.
@@ -197,15 +203,15 @@ class RunRow(Encoded):
       charges: number of charged rounds.
       rounds: number of planned rounds.
       epsilon: the ε spent, counted earlier runs included; infinite if there is no guarantee.
-      guarantee: the reason why there is no guarantee.
-      uncovered: the reason why ε does not cover the initial model.
+      guarantee: the reason why there is no guarantee; empty or None if there is one.
+      uncovered: the reason why ε does not cover the initial model; empty or None if it does.
       nominal: whether the run is a simulation, so ε is nominal.
       note: a note, such as the reason why the run is a simulation.
       measure: name of the first metric.
       value: last value of that metric.
       constant: the metric of the baseline (best constant prediction).
       population: name of the population, or a digest that identifies it.
-      population_digest: equal for runs over the same population.
+      population_digest: a digest that is equal for runs over the same population.
       began: start of the run, from the times of files (ISO 8601, UTC).
       seconds: duration, from the times of files.
       excluded: number of parties proved to be Byzantine in secure sums.
@@ -244,7 +250,7 @@ class RunRow(Encoded):
 
 
 def row_at(path: Path) -> RunRow:
-    """Returns the row of the run at `path`; for a broken run, with the reason."""
+    """Returns the summary of the run at `path`; for a run with invalid files, states the reason."""
     try:
         return row_of(RunRecord.read(path))
     except PrivfedError as error:
@@ -254,7 +260,7 @@ def row_at(path: Path) -> RunRow:
 
 
 def row_of(record: RunRecord) -> RunRow:
-    """Returns the row of the run of `record`. Raises `Broken` for an invalid ledger."""
+    """Returns the summary of the run of `record`. Raises `Broken` for an invalid ledger."""
     terms = record.terms
     began, seconds = file_times(record.path)
     measure, value, constant = _measured(record)
@@ -314,13 +320,13 @@ def _population_name(record: RunRecord) -> str | None:
 
 
 def measure_name(line: Mapping[str, Any]) -> str | None:
-    """Returns the name of the first metric in a summary or a line of metrics.jsonl."""
+    """Returns the name of the first metric in a summary or a line of metrics.jsonl, or None."""
     names = (name for name in line if name not in _NO_MEASURES)
     return next((name for name in names if number_in(line, name) is not None), None)
 
 
 def _measured(record: RunRecord) -> tuple[str | None, float | None, float | None]:
-    """Returns the name of the run's first metric, its last value, and the baseline's value."""
+    """Returns the run's first metric (name and last value) and the baseline's; None if unknown."""
     line = record.summary if record.summarised else {}
     if not line and record.evaluated:
         line = record.evaluated[max(record.evaluated)]
