@@ -1,4 +1,4 @@
-"""The folder `state/` of a site, with one folder per run, which only its owner may read.
+"""The folder `state/` of a site, which only its owner may read, with one folder per run.
 
 A run's folder contains its declaration, the question and the party's state of the current sum, and
 a copy of the coordinator's ledger, to which lines are only added.
@@ -73,7 +73,10 @@ class PartyStore:
 
 @dataclass
 class LedgerCopy:
-    """A site's verified copy of the coordinator's ledger, in the file at `path`."""
+    """A site's verified copy of the coordinator's ledger, in the file at `path`.
+
+    Raises `Declined` if the file holds no valid ledger; an incomplete last line is removed.
+    """
 
     path: Path
 
@@ -90,7 +93,7 @@ class LedgerCopy:
 
     @property
     def head(self) -> bytes:
-        """The hash of the last line, 32 bytes."""
+        """The hash of the last line, 32 bytes; all zero before the first line."""
         return bytes.fromhex(self._heads[-1])
 
     @property
@@ -168,7 +171,7 @@ def _declined(reason: str) -> Declined:
 
 @dataclass(frozen=True)
 class RunState:
-    """A run's declaration, a copy of its ledger, and the state of the current sum's party."""
+    """The folder of one run at a site: declaration, copy of the ledger, and the current sum."""
 
     folder: Path
 
@@ -182,7 +185,7 @@ class RunState:
         return LedgerCopy(self.folder / "ledger.jsonl")
 
     def declare(self, declaration: bytes) -> None:
-        """Stores durably a `declaration`, which the site uses from now on."""
+        """Stores the bytes of a `declaration` durably; it replaces an earlier declaration."""
         before = os.umask(0o077)
         try:
             make_folder(self.folder, 0o700)

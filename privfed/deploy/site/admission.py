@@ -52,6 +52,7 @@ class Admission:
 
         Raises:
           Declined: if the question cannot be charged; nothing is charged.
+          LedgerBroken: as `Receipts.charged` does.
         """
         rounds = self.setup.plan.config.run.rounds
         self._refuse_uncharged(question, rounds)
@@ -63,7 +64,7 @@ class Admission:
         self.receipts.charged(receipt, self.limit(), rounds)
 
     def refuse_spent(self) -> None:
-        """Declines a run whose next round would exceed the budget.
+        """Raises `Declined` if the run's next round would exceed the budget.
 
         This is called when a run is declared, so that the coordinator charges no round that this
         site would decline.
@@ -94,12 +95,12 @@ class Admission:
         )
 
     def committed(self, count: int) -> None:
-        """Records durably that the last question's party stored `count` states."""
+        """Records durably that the site's party of the last sum stored `count` states."""
         self.receipts.committed(self.run, count)
 
     @property
     def commits(self) -> int:
-        """The recorded number of states that the last question's party stored."""
+        """The recorded number of states that the site's party of the last sum stored."""
         return self.receipts.commits(self.run)
 
     def is_last(self, digest: str) -> bool:
@@ -108,7 +109,10 @@ class Admission:
         return last is not None and last.question == digest
 
     def _refuse_uncharged(self, question: Question, rounds: int) -> None:
-        """Declines a question of no exchange of the run, or of a round not charged as planned."""
+        """Raises `Declined` for an exchange that the run lacks, or a round not charged as planned.
+
+        The charge is that in the coordinator's ledger.
+        """
         exchanges = self.setup.algorithm_in(question.round).exchanges
         if not (1 <= question.round <= rounds and 0 <= question.number < exchanges):
             reason = (

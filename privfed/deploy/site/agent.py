@@ -1,4 +1,4 @@
-"""A site's answers to its coordinator: protocol messages, or fixed words that reveal no data."""
+"""A site's agent, which answers the coordinator by protocol messages or by fixed words."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Agent:
 
 
 class _Unsigned(Exception):
-    """Raised for a message that the coordinator did not sign, or of another federation."""
+    """Raised for a message of another federation, or one that the coordinator did not sign."""
 
 
 LARGEST = 1 << 30
@@ -131,7 +131,8 @@ def open_member(folder: SiteFolder, alone: bool = True) -> Membership:
       Refused: if a file is invalid, the receipts charge another population, or the federation does
         not name the site's key.
       Broken: if the key cannot be used, or other users have access to the folder.
-      LedgerBroken: if the receipts cannot be read, or their hash chain is broken.
+      LedgerBroken: if the receipts cannot be read, their hash chain is broken, or they lack lines
+        of their witness or an answered question.
     """
     _refuse_open_folder(folder.path)
     key, federation = SiteKey.read(folder.key), FederationFile.read(folder.federation)
@@ -197,7 +198,10 @@ _FORM = "%(asctime)s %(levelname)s %(message)s"
 
 @contextlib.contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Writes a site's log to the file at `path`, created with mode 600, and to the terminal."""
+    """Writes a site's log to the file at `path` and to the terminal until the block ends.
+
+    A new file has mode 600.
+    """
     logger = logging.getLogger("privfed.deploy")
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
     handlers: list[logging.Handler] = [logging.FileHandler(path), logging.StreamHandler()]
