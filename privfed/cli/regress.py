@@ -95,7 +95,10 @@ def regress_command(run_files: tuple[Path, ...], **asked: Any) -> int:
 
 
 def _cuts(stated: Iterable[str]) -> dict[str, list[float]]:
-    """Returns the ends of bins by column. Raises `Refused` unless each is COLUMN=a,b,…"""
+    """Returns the ends of bins by column.
+
+    Raises `Refused` unless each text is COLUMN=a,b,… with numbers, and each column occurs once.
+    """
     cuts: dict[str, list[float]] = {}
     for cut in stated:
         column, _, edges = cut.rpartition("=")

@@ -196,7 +196,10 @@ def recover_command(directory: Path, lost: bool) -> int:
 
 
 def _begun_again(path: Path) -> Receipts:
-    """Returns the receipts at `path`; damaged ones are moved aside, and missing ones begun."""
+    """Returns the receipts at `path`, to append to.
+
+    A damaged file is renamed, and then replaced by an empty one, as a missing file is.
+    """
     from accounting.errors import LedgerBroken
     from privfed.deploy.files.receipts import Receipts
 
