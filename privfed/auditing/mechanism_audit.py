@@ -108,7 +108,7 @@ _SECONDS, _FEWEST, _MOST = 60.0, 400, 10_000
 
 @dataclass(frozen=True)
 class ScenarioVerdict:
-    """The claim about a scenario's rounds, and the verdict on its releases."""
+    """The claimed `epsilon` of a scenario's `rounds`, and the verdict on its releases."""
 
     scenario: str
     rounds: int
@@ -253,7 +253,7 @@ def examine(
 def evidence(
     observed: NDArray[np.float64], scenario: Scenario, neighbours: Neighbours, event: Event
 ) -> NDArray[np.float64]:
-    """Returns those numbers in each release that the target client may affect.
+    """Returns the numbers of each release that the target client may affect.
 
     Args:
       observed: releases, shape `[n, rounds, k]`.
@@ -283,7 +283,7 @@ def _affordable(algorithm: Algorithm, scenarios: list[Scenario]) -> int:
 
 
 def _streams(seed: int | None, side: int, count: int) -> Iterator[Streams]:
-    """Yields independent randomness for `count` repetitions."""
+    """Yields independent randomness for `count` repetitions; reproducible for a `seed`."""
     for number in range(count):
         if seed is None:
             yield Streams(0, key=os.urandom(32))

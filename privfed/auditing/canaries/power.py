@@ -47,7 +47,7 @@ class Noticed:
 
 @dataclass(frozen=True)
 class Power(Encoded):
-    """The probability that `canaries` detect missing noise, by decreasing fraction of noise.
+    """The probability that `canaries` detect missing noise, for each of several faults (`noticed`).
 
     Attributes:
       fewest: the smallest number of canaries that could refute the claim of `epsilon` if all
