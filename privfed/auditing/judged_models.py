@@ -23,9 +23,11 @@ _BATCH_SIZE = 2**26
 
 @dataclass(frozen=True)
 class Cosines:
-    """Cosines of K directions with the model change of each of T releases, `[T, K]`.
+    """Cosines of K directions with the changes of a model by T releases.
 
-    `final` `[K]` are the cosines with the total change, from the initial model to the last.
+    Attributes:
+      by_release: cosines with the change by each release, shape `[T, K]`.
+      final: cosines with the total change, from the initial model to the last, shape `[K]`.
     """
 
     by_release: Numbers

@@ -37,7 +37,10 @@ class ReleasedFunction:
 
     @classmethod
     def named(cls, name: str, key: str) -> ReleasedFunction:
-        """Imports the function `name` ("module:name"). Raises `Refused`, quoting `key`, if none."""
+        """Imports the function `name` ("module:name"). Raises `Refused` if there is none.
+
+        `key` is the option that the message names.
+        """
         if not all(name.partition(":")):
             raise Refused(f"{key} is {name!r}; expected module:name, a function in a module")
         return cls.of(imported(name, name, key), name)

@@ -57,7 +57,7 @@ class SlotEvidence:
     coefficients: Numbers
 
     def of(self, along: Numbers, aside: Numbers) -> Numbers:
-        """Returns four statistics of each release; larger values make participation more likely.
+        """Returns four statistics of each release; larger values indicate participation.
 
         The first is the log-likelihood for slots that are resampled each epoch. The next two assume
         the same slot in two successive epochs and in all epochs. The last assumes that a slot with

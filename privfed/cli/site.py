@@ -99,7 +99,7 @@ def check_site_command(directory: Path, run_file: Path, as_json: bool) -> int:
 @SITE_FOLDER
 @answers_errors
 def serve_command(directory: Path) -> int:
-    """Answer at the site's socket until Ctrl-C, or until a service manager ends it.
+    """Answer the coordinator at the site's socket until Ctrl-C, or until a service manager ends it.
 
     Refused requests, with reasons, are written only to `log` in the site's folder.
     """
@@ -125,7 +125,7 @@ def serve_command(directory: Path) -> int:
 @JSON
 @answers_errors
 def receipts_command(directory: Path, as_json: bool) -> int:
-    """Print the site's answers, and the ε of its clients by the site's own count.
+    """Print the runs that the site answered, and the ε of its clients by the site's own receipts.
 
     The chain of receipts is verified: if a receipt was edited or removed, the exit code is 5. Only
     the head reveals that the last receipts were removed: compare it with a head recorded elsewhere.

@@ -112,9 +112,9 @@ class Canaries:
 
     @property
     def entered(self) -> Indices:
-        """Canary numbers, ascending, at the positions after the real clients, `[entries]`.
+        """The canary's number at each population position after the real clients, `[entries]`.
 
-        A canary in the population has `parts` positions; others have none.
+        Numbers ascend. A canary in the population has `parts` positions; others have none.
         """
         return np.repeat(in_population(self.inclusion, self.relation), self.parts)
 
@@ -226,7 +226,7 @@ def share_within_clip(mechanism: Mechanism, drawn: Witness) -> float | None:
 
 @dataclass(frozen=True)
 class WithoutCanaries:
-    """A watch that receives only the rows of real clients, whose ids are below `clients`."""
+    """A watcher of a run that receives only rows of real clients, whose ids are below `clients`."""
 
     inner: Watch
     clients: int

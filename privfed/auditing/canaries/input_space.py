@@ -87,7 +87,7 @@ class Sentences:
         return self.features == self.labels
 
     def drawn(self, keys: Keys, count: int) -> tuple[Tensor, Tensor]:
-        """Returns `count` random sequences with a common second half, or a common class."""
+        """Returns x and y of `count` random sequences that share the second half, or the class."""
         return self._drawn(keys, count, self.vocabulary)
 
     def crafted(
@@ -116,7 +116,7 @@ class Sentences:
     def _drawn(self, keys: Keys, count: int, few: int) -> tuple[Tensor, Tensor]:
         """Returns `count` examples of one canary, from `few` random tokens or the whole vocabulary.
 
-        The first random word selects the label, the next ones the tokens to sample from.
+        The first random number selects the label, the next ones the tokens to sample from.
         """
         length = math.prod(self.features)
         drawn_words = keys.bits(1 + few + (count + 1) * (length + 1))

@@ -1,4 +1,4 @@
-"""One score per canary from all releases; larger scores make it more likely that its bit is heads.
+"""One score per canary from all releases: the larger, the more likely is its bit heads.
 
 The validity of a bound on epsilon does not depend on the choice of scores, provided they do not
 depend on the secret bits. The choice affects only the power.
@@ -58,7 +58,7 @@ class Scale:
 
     @classmethod
     def of(cls, config: Config, dimension: int) -> Scale:
-        """Returns the scale of a planned `config` for a model of `dimension` parameters.
+        """Returns the scale of a run with a known noise multiplier and `dimension` parameters.
 
         If a client has several rows (`Mechanism.in_parts`), each row at its clipping norm adds 1.
         """

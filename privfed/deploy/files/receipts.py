@@ -208,11 +208,11 @@ class Receipts:
             raise LedgerBroken(f"{self.path}: {public_text(error)}") from None
 
     def affords(self, limit: SpendingLimit, receipt: Receipt, rounds: int = 1) -> bool:
-        """Whether all charges, with that of `receipt`, are within `limit`; false if any are lost.
+        """Whether `limit` covers all charges and that of `receipt`; false once receipts were lost.
 
         Args:
           limit: delta, and the largest epsilon against a server that colludes with other sites.
-          receipt: the exchange to charge; true if its round is charged already.
+          receipt: the exchange to charge. If its round is charged already, the result is true.
           rounds: number of rounds expected from the run; their composition is computed at once.
         """
         if self.lost:
@@ -281,7 +281,7 @@ class Receipts:
         self._append(Commits(run, round, exchange, count))
 
     def commits(self, run: str) -> int:
-        """Returns the recorded number of states stored in the last exchange of `run`; else 0."""
+        """Returns the number of states recorded for the last exchange of `run`; 0 if none is."""
         return self._runs[run].commits if run in self._runs else 0
 
     def to_json(self, limit: SpendingLimit) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The folder `state/` of a site, which only its owner may read, with one folder per run.
 
-A run's folder contains its declaration, the question and the party's state of the current sum, and
-a copy of the coordinator's ledger, to which lines are only added.
+A run's folder contains its declaration, a copy of the coordinator's ledger, to which lines are only
+added, and two files on the current sum: the question (the coordinator's request for the sum), and
+the state of the site's party (its participant in the sum).
 
 A coordinator could roll its ledger back (to charge rounds once and sample them twice), or use a
 second ledger. It would then send a site lines that differ from earlier ones. The site refuses these
@@ -26,7 +27,7 @@ from privfed.deploy.site.policy import Code, Declined, Refusal
 
 @dataclass(frozen=True)
 class PartyStore:
-    """The question of the current sum and the state of the sum's party, in a private folder.
+    """The question of the current sum and the state of the site's party, in a private folder.
 
     A question is durable before its party's first state. The folder holds secrets: do not back it
     up or restore it.

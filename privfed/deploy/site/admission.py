@@ -17,6 +17,8 @@ from privfed.run.setup import Setup
 class Admission:
     """Charges the questions of one run to a site's receipts, within the site's current budget.
 
+    A question is a coordinator's request for one sum.
+
     The cost of a round follows from the plan, which every site computes from public facts (rules of
     proof, section 9.6), and never from the coordinator's claims. The coordinator's own ledger must
     state the charge first.

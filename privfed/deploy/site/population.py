@@ -163,7 +163,7 @@ def synthetic_clients(config: Config, form: ExampleForm, count: int = 0) -> Fede
 def site_population(
     examples: Examples, config: Config, table: SiteTable, form: ExampleForm, site: str
 ) -> Federation:
-    """Returns a site's clients, each with its first `table.rows` rows.
+    """Returns a site's clients, each with at most its first `table.rows` rows.
 
     In a release of statistics, each client has one example of all of its rows.
 

@@ -97,6 +97,8 @@ class FixedTime:
 class RunParty:
     """Answers a site's messages in one run; the caller has verified the coordinator's signatures.
 
+    A question is a coordinator's request for one sum; steps are the further messages of that sum.
+
     A question whose form differs from the run's is refused first: otherwise, whether it fails could
     depend on whether clients were sampled. Then `admission` declines the question, or charges it to
     the site's receipts durably, before clients are sampled.
