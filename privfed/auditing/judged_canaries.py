@@ -116,8 +116,8 @@ class Judgement(Verdicts, Encoded):
       simulated: whether the secret bits follow from a seed.
       epsilon_refutable: the largest claim at `delta` that all right guesses would refute; None if
         they would refute no claim.
-      canaries_needed: the smallest number of canaries that could refute this claim if all guesses
-        were right; None if 131,072 do not suffice.
+      canaries_needed: the smallest number of canaries (up to 1 % too large) that could refute this
+        claim if all guesses were right; None if 131,072 do not suffice.
       p_value: the smallest p-value of all tests of the claim, multiplied by their number.
     """
 

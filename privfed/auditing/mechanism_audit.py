@@ -152,7 +152,7 @@ class MechanismAudit(Verdicts):
 
     @property
     def p_value(self) -> float:
-        """The smallest of all tests' p-values, multiplied by their number."""
+        """The smallest p-value of all tests, corrected for their number (Bonferroni)."""
         smallest = min([self.noise_p_value, *(test.verdict.p_value for test in self.tested)])
         alone = min(1.0, smallest * (len(self.tested) + 1))
         return min(1.0, 2 * min(alone, self.evaluation.p_value)) if self.evaluation else alone

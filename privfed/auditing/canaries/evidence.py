@@ -37,10 +37,14 @@ class Evidence(Verdicts, Encoded):
     Under a `relation` with public membership all canaries were in the population, and the `entered`
     ones sent their own row.
 
-    A figure is None if it needs more canaries, or releases that were not recorded.
-    `epsilon_lower_bound_most` is the largest bound that this number of canaries could give, if all
-    guesses were right. `p_value` is the smallest p-value of all one-run tests of the claim and of
-    its whole trade-off function, multiplied by their number, plus the claim's slack.
+    Fields with "_final" use the final model; the corresponding fields without it use every release.
+    `epsilon_estimate_likelihood` uses likelihood ratios instead of cosines. Bounds with
+    "_if_gaussian" hold if the run's trade-off function is Gaussian, the bound with "_split" if
+    canaries do not affect each other. A figure is None if it needs more canaries, or releases that
+    were not recorded. `epsilon_lower_bound_most` is the largest bound that this number of canaries
+    could give, if all guesses were right. `p_value` is the smallest p-value of all one-run tests of
+    the claim and of its whole trade-off function, multiplied by their number, plus the claim's
+    slack.
     """
 
     stated_last = ("doubted", "refuted")

@@ -94,7 +94,7 @@ class Question:
 
     @classmethod
     def decode(cls, data: bytes) -> Question:
-        """Parses a question. Raises `BadMessage` if it is malformed or `refuse_not_finite` does."""
+        """Parses a question. Raises `BadMessage` if malformed, without a model, or not finite."""
         reader = Reader(data)
         try:
             facts: Any = from_json(reader.sized().decode())
