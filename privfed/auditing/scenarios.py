@@ -175,7 +175,7 @@ class Scenario:
 class TakesAll:
     """A sampler that samples all clients, for claims that hold if participation is known.
 
-    Its claims are those of `sampler`, and the divisor is that of cohorts of `size` clients.
+    It states the sampling rule of `sampler` (its witness); the divisor is `size` clients.
     """
 
     sampler: Sampler
