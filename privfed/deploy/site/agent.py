@@ -198,10 +198,7 @@ _FORM = "%(asctime)s %(levelname)s %(message)s"
 
 @contextlib.contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Writes a site's log to the file at `path` and to the terminal until the block ends.
-
-    A new file has mode 600.
-    """
+    """Writes a site's log to the file at `path`, created with mode 600, and to the terminal."""
     logger = logging.getLogger("privfed.deploy")
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
     handlers: list[logging.Handler] = [logging.FileHandler(path), logging.StreamHandler()]
