@@ -17,7 +17,9 @@ from privfed.store.kept_heads import HeadsCheck
 
 
 def has_later_charges(run: Mapping[str, Any]) -> bool:
-    """Whether an earlier run's ledger can be read, and has another head than the stated one.
+    """Whether the ledger at the stated path is that of the stated run, and has another head.
+
+    False if the ledger cannot be read.
 
     Args:
       run: the statement of the run: its path ("run"), its "id" and the "head" of its ledger.
@@ -30,7 +32,7 @@ def has_later_charges(run: Mapping[str, Any]) -> bool:
 
 
 def uncounted_charges(terms: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a problem for each earlier run in `terms` that has charges after it was counted."""
+    """Yields a text for each earlier run in `terms` that was charged again after it was counted."""
     for run in terms.get("prior", []):
         if has_later_charges(run):
             yield (
@@ -61,16 +63,16 @@ class RunAudit:
       guarantee: the guarantee over this run and the earlier runs over the same population that the
         ledger states.
       alone: the guarantee of this run's charges only.
-      charges: number of charges of this run.
+      charges: number of charges (charged rounds) of this run.
       terms: the terms in the ledger's first line.
       noise_multiplier: the noise multiplier; None without noise, or if rounds have different
         events.
       sampling_rate: the sampling rate; None if clients are not sampled, or if rounds have different
         events.
       problems: contradictions that the audit found.
-      examples: the guarantee of DP-SGD for one example of a silo.
+      examples: the guarantee of DP-SGD for one example of a silo; None if the run has none.
       other: the guarantee of distributed noise against the party for which the budget is not
-        enforced.
+        enforced; None if the run has none.
     """
 
     path: Path
@@ -101,7 +103,7 @@ class RunAudit:
 
     @property
     def accountants(self) -> Mapping[str, float | None]:
-        """Epsilon by accountant, cross-checks included; None if an accountant has no bound."""
+        """Epsilon by accountant, with cross-checks; None for an accountant without a bound."""
         return {**(self.guarantee.by_accountant if self.guarantee else {}), **self.opinions}
 
     @property

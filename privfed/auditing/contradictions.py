@@ -18,7 +18,7 @@ _TERMS = frozenset({"unit", "relation", "sampler", "delta", "accountant", "confi
 
 
 def file_contradictions(record: RunRecord) -> list[str]:
-    """Returns the contradictions between the ledger and the other files of the run directory."""
+    """Returns texts on contradictions between the ledger and the run directory's other files."""
     ledger, head = record.ledger, record.checkpoint_head
     if not ledger.opened:
         return [f"{ledger.path} is empty: it states no guarantee"]
@@ -48,9 +48,11 @@ def file_contradictions(record: RunRecord) -> list[str]:
 
 
 def lower_claims(record: RunRecord) -> Iterator[str]:
-    """Yields a problem for each epsilon of the summary or last metrics line below the spending.
+    """Yields a text for each claimed epsilon that is below that of the ledger's charges.
 
-    A claim that cannot be read, or states other terms than the ledger, is a problem as well.
+    The claims are those of the summary and of the last metrics line; the charges are those up to
+    the same round. A claim that cannot be read, or states other terms than the ledger, is a problem
+    as well.
     """
     for path, claim in record.claims:
         try:
@@ -65,7 +67,7 @@ def lower_claims(record: RunRecord) -> Iterator[str]:
 
 
 def lower_example_claims(record: RunRecord, examples: Guarantee | None) -> Iterator[str]:
-    """Yields a problem for each claim about single examples that is below their spending.
+    """Yields a text for each claimed epsilon for single examples that is below that of `examples`.
 
     The claims are those of the summary and of the last metrics line.
     """
@@ -76,7 +78,7 @@ def lower_example_claims(record: RunRecord, examples: Guarantee | None) -> Itera
 def lower_other_claims(
     record: RunRecord, other_after: Callable[[int], Guarantee | None]
 ) -> Iterator[str]:
-    """Yields a problem for each claim against the other party that is below that spending.
+    """Yields a text for each claimed epsilon against the other party that is below the ledger's.
 
     The other party is the one for which the budget is not enforced. The claims are those of the
     summary and of the last metrics line.
@@ -95,7 +97,7 @@ def lower_other_claims(
 def _lower_guarantees(
     path: Path, claim: Mapping[str, Any], key: str, bound: Guarantee | None
 ) -> Iterator[str]:
-    """Yields a problem for each guarantee in `claim` below `bound` with the same value of `key`."""
+    """Yields a text for each guarantee in `claim` below `bound` with the same value of `key`."""
     for stated in claim.get("guarantees", []):
         if bound is None or stated.get(key) != getattr(bound, key):
             continue
@@ -104,7 +106,7 @@ def _lower_guarantees(
 
 
 def _spending_at_claim(claim: Mapping[str, Any], ledger: Ledger) -> Guarantee:
-    """Returns the spending by the round or number of charges to which `claim` refers."""
+    """Returns the guarantee of the charges up to the round or charge to which `claim` refers."""
     if "charges" in claim:
         rounds = [charge.round for charge in ledger.charges][: int(claim["charges"])]
         last = max(rounds, default=0)
@@ -114,7 +116,7 @@ def _spending_at_claim(claim: Mapping[str, Any], ledger: Ledger) -> Guarantee:
 
 
 def _meaning(bound: Guarantee) -> dict[str, Any]:
-    """Returns the terms of a guarantee; a claim that states such a term must agree with it."""
+    """Returns the terms of `bound` with which a claim must agree, where the claim states them."""
     return {
         "delta": bound.delta,
         "accountant": bound.accountant,

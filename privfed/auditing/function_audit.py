@@ -55,7 +55,7 @@ def gaussian_rounds(noise_multiplier: float, rate: float, rounds: int) -> tuple[
 
 @dataclass(frozen=True)
 class FunctionClaim:
-    """The claimed `points` of a privacy profile, with value `epsilon` at `delta`."""
+    """The claimed `points` (epsilon, delta) of a profile; `epsilon` is claimed at `delta`."""
 
     points: tuple[Claim, ...]
     epsilon: float
@@ -178,7 +178,7 @@ def claim_of(
 def _unstated(
     function: ReleasedFunction, claimed_epsilon: float | None, noise_multiplier: float | None
 ) -> Refused:
-    """Returns a refusal for a claim without `delta`, or without any number."""
+    """Returns a refusal that states what is missing: `delta`, or any number of a claim."""
     advice = "give delta"
     if {claimed_epsilon, noise_multiplier, function.profile} == {None}:
         advice = "give delta with an epsilon or with a noise multiplier, or add a method "
@@ -198,7 +198,7 @@ _SECONDS, _FEWEST, _MOST, _MOST_NUMBERS = 60.0, 400, 100_000, 2**23
 
 @dataclass(frozen=True)
 class ScoreVerdict:
-    """The verdict on the releases by one `score`."""
+    """The verdict of the test of all releases by one `score`."""
 
     score: str
     verdict: Verdict
@@ -308,7 +308,7 @@ def observe(
       Two arrays of shape `[count, k]`.
 
     Raises:
-      Refused: if the releases do not fit into memory or differ in size.
+      Refused: if the function fails, or its releases do not fit into memory or differ in size.
     """
     generators = _generators(seed)
     inclusion = next(generators).integers(0, 2, count).astype(bool)
@@ -343,7 +343,7 @@ def _affordable(function: ReleasedFunction) -> int:
 
 
 def _generators(seed: int | None) -> Iterator[np.random.Generator]:
-    """Yields generators with distinct seeds; without `seed`, from the system's randomness."""
+    """Yields generators with distinct seeds; for None, seeded by the system's randomness."""
     number = 0
     while True:
         yield np.random.default_rng(None if seed is None else [seed, number])

@@ -35,7 +35,7 @@ class JointAudit:
 
     Attributes:
       runs: the audits of the runs.
-      earlier: names of further runs that `runs` count as earlier runs.
+      earlier: paths of further runs that `runs` count as earlier runs.
       bound: the guarantee for a client over all `runs` and `earlier` runs; None if there are
         `problems`.
       problems: contradictions that the audits found.
@@ -82,7 +82,7 @@ class JointAudit:
 def audit_together(paths: Sequence[Path], accountant: str | None = None) -> JointAudit:
     """Returns the joint audit of several runs, with the runs that they count as earlier.
 
-    Each ledger is composed once.
+    The charges of each run are composed once, even if several runs count it.
 
     Args:
       paths: the run directories.
@@ -203,7 +203,7 @@ def _refuse_different_public_clients(directories: Sequence[RunDirectory]) -> Non
 def _runs_and_earlier(
     directories: Sequence[RunDirectory],
 ) -> tuple[list[Prior], tuple[str, ...]]:
-    """Returns every run once, and the names of the runs that others count as earlier.
+    """Returns every run once, and the paths of the further runs that these count as earlier.
 
     Raises `Refused` for two directories of one run: a ledger cannot distinguish an older copy from
     a copy that continued separately and spent twice. Also raises `Refused` for a ledger without the

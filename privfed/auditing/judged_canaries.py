@@ -42,7 +42,7 @@ _DELTAS = (*np.geomspace(1e-15, 0.1, 29).tolist(), *np.arange(0.15, 1.0, 0.05).t
 
 @dataclass(frozen=True)
 class PipelineClaim:
-    """A claim: `points` (epsilon, delta), the stated point first; `by` names their source.
+    """A claim: `points` (epsilon, delta), the stated one first; `by` describes their source.
 
     If `gaussian`, the points are the whole privacy profile of Gaussian noise.
     """
@@ -112,10 +112,12 @@ class Judgement(Verdicts, Encoded):
     Attributes:
       canaries: number of canaries.
       heads: number of canaries whose bit is heads.
+      releases: number of released models that differ from the preceding model.
+      simulated: whether the secret bits follow from a seed.
       epsilon_refutable: the largest claim at `delta` that all right guesses would refute; None if
         they would refute no claim.
-      canaries_needed: the smallest number of canaries that could refute this claim if all guesses
-        were right; None if 131,072 do not suffice.
+      canaries_needed: the smallest number of canaries (up to 1 % too large) that could refute this
+        claim if all guesses were right; None if 131,072 do not suffice.
       p_value: the smallest p-value of all tests of the claim, multiplied by their number.
     """
 
@@ -145,7 +147,7 @@ class Judgement(Verdicts, Encoded):
 
 
 def judgement_rows(judgement: Judgement) -> Mapping[str, str]:
-    """Returns the rows of the table: estimates, bounds and the limits of the test."""
+    """Returns texts on the judgement by label, as `privfed canary judge` prints them."""
     j, sure = judgement, f"{judgement.confidence:.0%}"
     pairs = {
         "canaries": f"{j.canaries}; {j.heads} with inclusion bit 1 ({j.relation})",
@@ -221,7 +223,7 @@ def judge_releases(
 
     Args:
       folder: the canaries that took part.
-      releases: a folder of models.
+      releases: a folder of numbered models, the initial one first.
       claim: the claim under test.
       confidence: confidence of the lower bounds on epsilon.
 

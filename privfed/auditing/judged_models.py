@@ -23,16 +23,18 @@ _BATCH_SIZE = 2**26
 
 @dataclass(frozen=True)
 class Cosines:
-    """Cosines of K directions with the model change of each of T releases, `[T, K]`.
+    """Cosines of K directions with the changes of a model by T releases.
 
-    `final` `[K]` are the cosines with the total change, from the initial model to the last.
+    Attributes:
+      by_release: cosines with the change by each release, shape `[T, K]`.
+      final: cosines with the total change, from the initial model to the last, shape `[K]`.
     """
 
     by_release: Numbers
     final: Numbers
 
     def statistics(self) -> dict[str, Numbers]:
-        """Returns canaries' scores `[K]`: "iterates" from single releases, "final" from their sum.
+        """Returns canaries' scores `[K]`: "iterates" by single releases, "final" by total change.
 
         The scores do not depend on the secret bits. "iterates" removes components that all releases
         share, such as the model's path. The removal also hides canaries that take part in every
@@ -73,7 +75,10 @@ def cosines(directions: NDArray[np.float32], models: Iterable[Numbers]) -> Cosin
 
 
 def _units(models: Iterable[Numbers], ends: list[Numbers]) -> Iterable[NDArray[np.float32]]:
-    """Yields normalised nonzero differences of successive models; sets `ends` to first and last."""
+    """Yields normalised nonzero differences of successive models.
+
+    Sets `ends` to the first and the last model that were read so far.
+    """
     for before, after in pairwise(models):
         ends[:] = [ends[0] if ends else before, after]
         if (after != before).any():
@@ -130,7 +135,8 @@ def models(paths: list[Path], dimension: int) -> Iterator[Numbers]:
     """Yields the models in the files at `paths`, each as one vector `[d]`.
 
     Raises:
-      Refused: if a file holds no model of `dimension` parameters, finite and at most `_LARGEST`.
+      Refused: if a file holds no model of `dimension` numbers, all finite and at most 1e100 in
+        magnitude.
     """
     for path in paths:
         model = _read(path)
@@ -183,7 +189,7 @@ def _read_npy(path: Path) -> Any:
 
 
 def _read_npz(path: Path) -> Any:
-    """Returns the file's arrays: a list if `numpy.savez` was given no names, else a mapping."""
+    """Returns the file's arrays: a list if `numpy.savez` was given no names, else by name."""
     with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
     if all(re.fullmatch(r"arr_\d+", name) for name in arrays):

@@ -73,15 +73,15 @@ def audit_ledger(ledger: Ledger, rounds: int, accountant: str) -> RunAudit:
 
 
 def example_bound(spending: Spending, earlier: Priors, delta: float) -> Guarantee:
-    """Returns the guarantee for an example of a silo with charges `spending`."""
+    """Returns the guarantee for an example of a silo, over `spending` and the `earlier` runs."""
     return examples_guarantee(spending, earlier.runs, delta, earlier.uncovered)
 
 
 def other_of(ledger: Ledger, before: Priors, charges: int) -> Guarantee | None:
     """Returns the guarantee against the party other than `privacy.against`.
 
-    It covers the first `charges` charges and the runs `before`. Returns None without distributed
-    noise. The budget is not enforced for this guarantee.
+    The guarantee covers the first `charges` charges and the runs `before`; the budget is not
+    enforced for it. Returns None if the ledger states no such party (without distributed noise).
     """
     stated = ledger.terms.get("other")
     if stated is None:

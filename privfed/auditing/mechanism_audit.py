@@ -108,7 +108,7 @@ _SECONDS, _FEWEST, _MOST = 60.0, 400, 10_000
 
 @dataclass(frozen=True)
 class ScenarioVerdict:
-    """The claim about a scenario's rounds, and the verdict on its releases."""
+    """The claimed `epsilon` of a scenario's `rounds`, and the verdict on its releases."""
 
     scenario: str
     rounds: int
@@ -152,7 +152,7 @@ class MechanismAudit(Verdicts):
 
     @property
     def p_value(self) -> float:
-        """The smallest of all tests' p-values, multiplied by their number."""
+        """The smallest p-value of all tests, corrected for their number (Bonferroni)."""
         smallest = min([self.noise_p_value, *(test.verdict.p_value for test in self.tested)])
         alone = min(1.0, smallest * (len(self.tested) + 1))
         return min(1.0, 2 * min(alone, self.evaluation.p_value)) if self.evaluation else alone
@@ -253,7 +253,7 @@ def examine(
 def evidence(
     observed: NDArray[np.float64], scenario: Scenario, neighbours: Neighbours, event: Event
 ) -> NDArray[np.float64]:
-    """Returns those numbers in each release that the target client may affect.
+    """Returns the numbers of each release that the target client may affect.
 
     Args:
       observed: releases, shape `[n, rounds, k]`.
@@ -283,7 +283,7 @@ def _affordable(algorithm: Algorithm, scenarios: list[Scenario]) -> int:
 
 
 def _streams(seed: int | None, side: int, count: int) -> Iterator[Streams]:
-    """Yields independent randomness for `count` repetitions."""
+    """Yields independent randomness for `count` repetitions; reproducible for a `seed`."""
     for number in range(count):
         if seed is None:
             yield Streams(0, key=os.urandom(32))

@@ -38,7 +38,8 @@ class ScriptedClients:
     """An executor whose clients follow `scenario` instead of training.
 
     The first `target` rows belong to the target: none, one, or one at each of several sites. The
-    target sends rows of `pull` clipping norms.
+    target sends rows of `pull` clipping norms, of alternating sign in every `separation`-th round
+    and zero in other rounds; in every round and of one sign if the scenario is `steady`.
     """
 
     scenario: Scenario
@@ -107,7 +108,8 @@ class Neighbours:
           streams: the randomness of the rounds.
 
         Returns:
-          Releases in clipping norms, shape `[rounds, k]`; NaN for an aborted round.
+          Released sums in clipping norms, then logarithms of the mechanism's released state, shape
+          `[rounds, k]`; NaN for an aborted round.
         """
         algorithm = self.algorithm
         present = member or self.relation != ADD_REMOVE
@@ -144,7 +146,7 @@ class Neighbours:
         return np.concatenate([np.tile(moved, self.algorithm.exchanges), state])
 
     def _numbers(self, release: LastRelease) -> Numbers:
-        """Returns all exchanges' releases `[k]`, then the logarithms of the mechanism's state."""
+        """Returns a round's numbers `[k]`: all exchanges' sums, then logarithms of the state."""
         released = torch.cat(release.released).double().numpy()
         scaled = released * float(self.algorithm.sampler.size) / self._clip
         state = [np.log(float(release.state[name])) for name in self._released_state]
@@ -162,6 +164,6 @@ class Neighbours:
 
 
 def _assigned(rows: int, sites: int) -> Population:
-    """Returns a population of `rows` clients, the target first, at `sites` in turn if any."""
+    """Returns a population of `rows` clients, the target first; `sites` (if not 0) take turns."""
     population = Population.of(np.ones(rows, dtype=np.int64))
     return replace(population, sites=population.identities % sites) if sites else population

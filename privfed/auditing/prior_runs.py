@@ -74,7 +74,7 @@ def priors(config: Config) -> Priors:
 
 
 def _with_earlier(names: Iterable[str]) -> Iterator[str]:
-    """Yields the runs `names`, each after the runs that its source states as earlier."""
+    """Yields the runs `names` (paths), each after the earlier runs that the run's source states."""
     for name in names:
         with contextlib.suppress(Broken, Refused, OSError):  # `_ended_run` says what is wrong
             source = RunDirectory.open(Path(name)).config.read().source
@@ -84,7 +84,7 @@ def _with_earlier(names: Iterable[str]) -> Iterator[str]:
 
 
 def _ended_run(name: str) -> tuple[RunDirectory, Ledger]:
-    """Returns the run `name`, an entry of `privacy.prior`, and its ledger.
+    """Returns the directory and the ledger of the run `name`, an entry of `privacy.prior`.
 
     Raises `Refused` if the run is still in progress or its ledger is broken.
     """
@@ -101,7 +101,7 @@ def _ended_run(name: str) -> tuple[RunDirectory, Ledger]:
 
 
 def _party(config: Config) -> str | None:
-    """Returns the party against which epsilon holds; None means all but a trusted server."""
+    """Returns the party against which epsilon holds; None: every party except a trusted server."""
     return config.against or None
 
 
@@ -117,7 +117,7 @@ def _charged(prior: Prior, config: Config, culprits: int) -> Prior:
     `prior` (`culprits` of them) never count as honest.
 
     Raises:
-      Refused: if no ledger states that charge, or it cannot be computed.
+      Refused: if no ledger states these charges, or they cannot be computed.
     """
     toward = prior.toward(_party(config))
     if toward is None:
@@ -135,10 +135,10 @@ def _charged(prior: Prior, config: Config, culprits: int) -> Prior:
 
 
 def _refuse_incomposable(name: str, terms: Mapping[str, Any], config: Config) -> None:
-    """Raises `Refused` for a run that cannot be composed with `config`'s.
+    """Raises `Refused` if the run `name` cannot be composed with the run of `config`.
 
-    Such a run guarantees nothing, is a simulation although `config`'s is not seeded, or trained on
-    another population.
+    It cannot if it guarantees nothing, is a simulation although `config` is not seeded, or trained
+    on another population.
     """
     if terms.get("guarantee"):
         raise Refused(
@@ -194,7 +194,7 @@ def refuse_once_public(counted: Priors, federation: Federation) -> None:
 
 
 def _disjoint(config: Config, runs: Iterable[Prior]) -> dict[str, str]:
-    """Returns the ids of the runs that `privacy.disjoint` names.
+    """Returns the ids of the runs that `privacy.disjoint` names, by their paths.
 
     Raises `Refused` for a path that is not a run, a run that is counted in `runs`, and a run over
     this run's population.
@@ -262,7 +262,7 @@ def _start_key(config: Config) -> str:
 
 
 def _folder(config: Config) -> Path | None:
-    """Returns the folder of the run that produced the initial model, if known; None without one."""
+    """Returns the folder of the run that produced the initial model; None if it is not known."""
     init, model = config.start.init, config.model
     if init:
         return Path(init) if Path(init).is_dir() else Path(init).parent

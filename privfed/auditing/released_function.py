@@ -37,7 +37,10 @@ class ReleasedFunction:
 
     @classmethod
     def named(cls, name: str, key: str) -> ReleasedFunction:
-        """Imports function `name` ("module:name") of option `key`. Raises `Refused` without one."""
+        """Imports the function `name` ("module:name"). Raises `Refused` if there is none.
+
+        `key` is the option that the message names.
+        """
         if not all(name.partition(":")):
             raise Refused(f"{key} is {name!r}; expected module:name, a function in a module")
         return cls.of(imported(name, name, key), name)
@@ -56,7 +59,10 @@ class ReleasedFunction:
 
     @property
     def profile(self) -> Callable[[float], float] | None:
-        """The function's own claim: its `profile`, epsilon as a function of delta; or None."""
+        """The function's attribute `profile`, its claim: epsilon as a function of delta.
+
+        None if there is no such method. A call raises `Refused` if the method fails.
+        """
         profile = getattr(self.call, "profile", None)
         return self._claiming(profile) if callable(profile) else None
 
@@ -64,7 +70,7 @@ class ReleasedFunction:
         """Calls the function once and returns its release.
 
         Args:
-          member: selects the neighbouring input with the member, or the one without.
+          member: whether to use the neighbouring input with the member, or the one without.
           generator: randomness for this call.
 
         Returns:

@@ -53,7 +53,7 @@ def opacus_epsilon(spending: Spending, delta: float, accountant: str) -> float |
       accountant: "opacus_rdp" or "opacus_prv".
 
     Returns:
-      Epsilon; None if opacus has no accountant for one of the events.
+      Epsilon; infinite without noise; None if opacus has no accountant for one of the events.
 
     Raises:
       Refused: if opacus is not installed or fails.
@@ -92,7 +92,7 @@ def opacus_epsilon(spending: Spending, delta: float, accountant: str) -> float |
 def audit_silos(
     directory: RunDirectory, ledger: Ledger, earlier: Priors
 ) -> tuple[Guarantee | None, list[str]]:
-    """Returns the guarantee for an example of the silo that spent most, and problems of ledgers.
+    """Returns the guarantee for an example of the silo that spent most, and ledgers' problems.
 
     The silos' own ledgers are used if all of them are available without problems, and participation
     is not secret. Otherwise the guarantee is that of a silo that took part in every round.
@@ -103,7 +103,7 @@ def audit_silos(
       earlier: earlier runs, which are included.
 
     Returns:
-      The guarantee, None without DP-SGD in silos; and the problems found.
+      The guarantee (None without DP-SGD in silos), and the problems of the silos' ledgers.
     """
     stated = ledger.terms.get("examples")
     if stated is None:
@@ -194,7 +194,7 @@ def audit(
 
 
 def _accounted(record: RunRecord, accountant: str) -> RunAudit:
-    """Returns the audit of the ledger, and lists claims that are below it as problems.
+    """Returns the audit of the ledger; claims below the ledger's guarantees are `problems` of it.
 
     Raises:
       Broken: if a file of the run is damaged.
@@ -245,7 +245,7 @@ def _canaries(directory: RunDirectory, ledger: Ledger, alone: Guarantee) -> Evid
 
 
 def _crossed(bound: Guarantee) -> Iterator[str]:
-    """Yields a problem if PLD's bound is above RDP's.
+    """Yields a text if PLD's bound is above RDP's by more than the error of PLD's grid.
 
     PLD is the exact composition on a grid. If its bound exceeds RDP's, one of the two is wrong.
     """

@@ -54,7 +54,10 @@ from privfed.server.optimizer import NoStep
 
 
 class WithoutColluders(Arithmetic):
-    """The arithmetic of a sum over sites, without messages of sites numbered from `honest` on."""
+    """The arithmetic of a sum over sites that omits the rows of sites numbered `honest` or more.
+
+    These sites count as survivors.
+    """
 
     def __init__(
         self,
@@ -84,7 +87,7 @@ class SeenWithColluders(EncodedSummation):
 
     @property
     def honest(self) -> int:
-        """The number |H| of surviving sites that do not collude: the least that is proved."""
+        """The smallest number |H| of surviving sites that do not collude, as the proof assumes."""
         return self.limits.minimum - self.limits.colluders
 
     def open(self, session: Session, length: int, encoding: Encoding) -> EncodedAccumulator:
@@ -141,7 +144,8 @@ class Scenario:
         visible.
       steady: the target sends the same row each time.
       aside: all others send a row orthogonal to the target's, so that their number is visible.
-      weak: uses little noise instead of the noise multiplier that is `configured`.
+      weak: whether noise above a multiplier of 0.5 is reduced to it; faults are then most visible.
+      configured: the configured noise multiplier.
       sites: number of sites to which clients are assigned; 0 for none.
     """
 
@@ -171,7 +175,7 @@ class Scenario:
 class TakesAll:
     """A sampler that samples all clients, for claims that hold if participation is known.
 
-    Its claims are those of `sampler`, and the divisor is that of cohorts of `size` clients.
+    It states the sampling rule of `sampler` (its witness); the divisor is `size` clients.
     """
 
     sampler: Sampler
@@ -298,7 +302,7 @@ def _seen_jointly(planned: Plan, mechanism: JointNoise) -> tuple[Algorithm, list
 def _of_slots(
     drawn: RandomAllocation, all_clients: int, scenario: Callable[..., Scenario]
 ) -> list[Scenario]:
-    """Returns scenarios of one round, one epoch and several epochs; the target sends in its slots.
+    """Returns scenarios of one round, one epoch and several epochs; the target acts in its slots.
 
     The other clients are absent, except in the last scenario: there each sends a row orthogonal to
     the target's, which reveals how many of them take part in a round.
@@ -334,7 +338,7 @@ def _seen_of_sites(algorithm: Algorithm, planned: Plan) -> tuple[Algorithm, int]
 
 
 def with_scenario_noise(scenario: Scenario, algorithm: Algorithm) -> Algorithm:
-    """Returns `algorithm` with the noise of `scenario`, since strong noise would hide a fault."""
+    """Returns `algorithm` with the noise of `scenario` (`Scenario.weak`)."""
     noise = algorithm.event(1).noise
     if not scenario.weak or noise is None or noise.noise_multiplier <= _WEAK:
         return algorithm

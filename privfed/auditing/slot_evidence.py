@@ -1,4 +1,4 @@
-"""Statistics of whole epochs, for a client that took part in one unknown slot of each.
+"""Statistics of whole epochs, for a client that took part in one unknown slot of each epoch.
 
 The statistics test the ways in which the claim about slots could be wrong: slots that are not
 resampled, and slots that can be inferred from the other clients' participation. A claim about
@@ -23,7 +23,7 @@ Numbers = NDArray[np.float64]
 def of_fresh_slots(
     of_rounds: Numbers, rounds: NDArray[np.int64], drawn: RandomAllocation
 ) -> Numbers:
-    """Returns the log-likelihood, up to a constant, of a client with a new slot in each epoch.
+    """Returns the log-likelihood, up to a constant, that a client has a new slot in each epoch.
 
     Args:
       of_rounds: the log-likelihood of each round alone, shape `[n, T]`.
@@ -44,7 +44,7 @@ def of_fresh_slots(
 
 @dataclass(frozen=True)
 class SlotEvidence:
-    """The statistics of a client that sends a row of norm one in its slots.
+    """Computes statistics of a client that sends a row of norm one in its slots.
 
     Attributes:
       drawn: the allocation of slots.
@@ -57,7 +57,7 @@ class SlotEvidence:
     coefficients: Numbers
 
     def of(self, along: Numbers, aside: Numbers) -> Numbers:
-        """Returns four statistics of each release; larger values make participation more likely.
+        """Returns four statistics of each release; larger values indicate participation.
 
         The first is the log-likelihood for slots that are resampled each epoch. The next two assume
         the same slot in two successive epochs and in all epochs. The last assumes that a slot with

@@ -1,4 +1,4 @@
-"""Decorators of commands, which convert exceptions to a message and an exit code."""
+"""Options, output and error handling that the commands share."""
 
 from __future__ import annotations
 
@@ -80,9 +80,10 @@ RELEASE_RUN_FILE = click.option(
 
 
 def refuse_new_options(*reading: str) -> None:
-    """Raises `Refused` if options of a new release are given with the folder of an earlier one.
+    """Raises `Refused` if the current command was given options that only a new release has.
 
-    `reading` are options that also concern an earlier release.
+    It is called if RUN.toml is the directory of an earlier release. `reading` are options that also
+    concern an earlier release.
     """
     context = click.get_current_context()
     given = {
@@ -104,14 +105,17 @@ def print_release(
     asked: dict[str, Any],
     *reading: str,
 ) -> int:
-    """Makes a release, writes its run file, or reads an earlier one and prints its estimates.
+    """Makes a release, or reads an earlier one, and prints its estimates; or writes a run file.
 
     Args:
-      release: the function of Python that answers.
+      release: makes a release from a run file, or reads the earlier release in a run directory.
       request: returns the request, from the parameters except those in `reading`.
       name: the beginning of the name of a new folder.
       asked: parameters of the command.
       reading: options that also concern an earlier release.
+
+    Returns:
+      The exit code.
     """
     from privfed.store.folders import new_folder
 
@@ -139,7 +143,10 @@ def resume_hint(directory: Path) -> str:
 
 
 def _ledger_head(directory: Path) -> str:
-    """Returns a text with the ledger's head, which reveals a later truncation; "" if unreadable."""
+    """Returns a text with the ledger's head, which reveals a later truncation of the ledger.
+
+    Returns "" if the ledger cannot be read.
+    """
     from accounting.ledger import Ledger
 
     try:
@@ -150,7 +157,7 @@ def _ledger_head(directory: Path) -> str:
 
 
 def write_release(run_file: Path, keys: Sequence[str], asking: Request, new_file: Path) -> int:
-    """Writes the run file of a release to `new_file`, and prints the commands to continue with."""
+    """Writes the run file of a release to `new_file`, and prints the next commands; returns 0."""
     from privfed.analytics.release import write_run_file
 
     write_run_file(run_file, keys, asking, new_file)
@@ -179,7 +186,7 @@ def quoted(text: str) -> str:
 
 
 def print_json(answer: Mapping[str, Any], code: int = 0) -> int:
-    """Prints `answer` as JSON, with the exit code `code` if that is not 0; returns `code`."""
+    """Prints `answer` as JSON, with the key "exit" if `code` is not 0; returns `code`."""
     click.echo(dump({**answer, "exit": code} if code else answer))
     return code
 

@@ -241,7 +241,7 @@ def _report(
     table: Callable[[], RenderableType],
     as_json: bool,
 ) -> int:
-    """Writes an attack's result into `folder`, and prints it; returns the exit code."""
+    """Writes `files` into `folder`, and prints `answer` as JSON or as `table`; returns 0."""
     from privfed.api.answer import Answer
     from privfed.store.folders import write_private
 

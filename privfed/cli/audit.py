@@ -171,9 +171,9 @@ def _audit(
     plot: Path | None,
     as_json: bool,
 ) -> int:
-    """Prints the spending of one run, or of several together; returns the exit code.
+    """Audits one run, or several together, and prints the result; returns the exit code.
 
-    The curves of a single run are drawn into the file `plot`, if given.
+    The curves of a single run without problems are drawn into the file `plot`, if given.
     """
     from privfed.api.commands import audit
 
@@ -207,7 +207,7 @@ def _audit_mechanism(
 
 
 def _plot(directory: Path, path: Path) -> dict[str, Any]:
-    """Draws the run's ε over rounds and over δ into `path`; returns the curves for JSON."""
+    """Draws the run's ε over rounds and over δ into `path`; returns {"curves": their values}."""
     from accounting.ledger import Ledger
     from privfed.report.audit import draw_curves
     from privfed.store.run_directory import RunDirectory

@@ -83,7 +83,7 @@ def calibrate_command(as_json: bool, advise: bool, promises: str | None, **flags
 
 
 def _advise(flags: dict[str, Any], promises: str | None, as_json: bool) -> int:
-    """Prints the noise that each sampler and mechanism needs, the smallest first; returns 0."""
+    """Prints the noise that each sampler and mechanism needs, smallest first; returns 0."""
     from privfed.api.answer import Answer
     from privfed.plan.calibration.advice_question import advice_question, advise
     from privfed.report.calibration import advice_report

@@ -165,7 +165,11 @@ def judge_command(
 def _claim_at_points(
     epsilons: Sequence[float], deltas: Sequence[float], gaussian: bool
 ) -> PipelineClaim:
-    """Returns the claim at the points (ε, δ). Raises `Refused` if their numbers do not match."""
+    """Returns the claim at the points (ε, δ).
+
+    Raises `Refused` for unequal numbers of ε and δ, a value out of range, or several points with
+    `gaussian`.
+    """
     if len(epsilons) != len(deltas) or not epsilons:
         raise Refused(
             f"--claimed-epsilon is given {len(epsilons)} times and --delta {len(deltas)} times, "

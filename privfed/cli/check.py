@@ -81,7 +81,10 @@ def _advised(checked: Check, promises: str | None) -> Answer:
 
 
 def _print_matrix(run_file: Path | None, overrides: tuple[str, ...], as_json: bool) -> int:
-    """Prints the combinations of parts that have a proof; all other parts are as configured."""
+    """Prints the combinations of parts that have a proof; returns 0.
+
+    All other parts are as configured.
+    """
     from privfed.api.answer import Answer
     from privfed.config.reading import as_written
     from privfed.report.matrix import matrix_tables

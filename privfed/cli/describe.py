@@ -151,7 +151,10 @@ def describe_command(
 
 
 def _places(out: Path | None) -> tuple[Path, Path | None]:
-    """Returns the run's folder, and the JSON file if `out` names one. Refuses an existing path."""
+    """Returns the run's folder, and the JSON file if `out` names one, else None.
+
+    Raises `Refused` if that file exists.
+    """
     if out is None:
         from privfed.store.folders import new_folder
 

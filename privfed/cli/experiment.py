@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 TEMPLATES = {"field-guide": "field_guide.toml"}
-"""File in `privfed.grid` by name on the command line."""
+"""Files of example grids in `privfed.grid`, by their names on the command line."""
 
 
 def template(name: str) -> str:
-    """Returns the text of a grid file (TOML). Raises `KeyError` for an unknown template."""
+    """Returns the example grid file `name` as TOML text. Raises `KeyError` for an unknown name."""
     return (files("privfed.grid") / TEMPLATES[name]).read_text(encoding="utf-8")
 
 
 def _print_template(context: click.Context, parameter: click.Parameter, name: str | None) -> None:
-    """Prints a template instead of running a grid."""
+    """Prints the example grid file `name` and ends the command; does nothing for None."""
     if name is not None:
         click.echo(template(name), nl=False)
         context.exit()
@@ -97,7 +97,7 @@ def experiment_command(
 def _tune(
     screen: Console, files: Files, grid: Grid, processes: int, dry_run: bool, as_json: bool
 ) -> int:
-    """Tunes privately, or prints only the cost; returns the exit code.
+    """Tunes privately, or prints only the planned cost if `dry_run`; returns the exit code.
 
     The number of candidates is never shown.
     """
@@ -120,7 +120,7 @@ def _tune(
 def _look_ahead(
     screen: Console, files: Files, grid: Grid, processes: int, retry: bool, as_json: bool
 ) -> int:
-    """Prints the planned cells, their joint guarantee, and the estimated time; returns 0."""
+    """Prints the grid's planned cells, their joint guarantee, and the estimated time; returns 0."""
     from privfed.grid.cells import cells
     from privfed.grid.planned_guarantee import estimate, outlook
     from privfed.report.grid import cells_table, excluded_table, outlook_table
@@ -138,7 +138,7 @@ def _look_ahead(
 def _run(
     screen: Console, files: Files, grid: Grid, processes: int, retry: bool, as_json: bool
 ) -> int:
-    """Runs the remaining cells, draws the figures, and prints the state; returns the exit code."""
+    """Runs the remaining cells, prints their state, draws the figures; returns the exit code."""
     from privfed.grid.engine import run_grid
     from privfed.grid.results import DONE, FAILED
     from privfed.report.grid import ExperimentProgress, experiment_table
@@ -166,7 +166,7 @@ def _run(
 
 
 def _redraw(screen: Console, files: Files, grid: Grid) -> int:
-    """Draws the figures from the tables that an earlier call wrote; returns the exit code."""
+    """Draws the figures, and writes the page, from the tables of an earlier call; returns 0."""
     if not grid.figure:
         screen.print(f"{files.grid} has no [[figure]] to draw")
     _draw(screen, files, grid)
@@ -182,7 +182,7 @@ def _draw(screen: Console, files: Files, grid: Grid) -> None:
 
 
 def _write_page(screen: Console, files: Files) -> None:
-    """Writes the grid's page from its tables, as `privfed report` does, or prints why it cannot."""
+    """Writes the grid's page as `privfed report` does, and prints its path or why there is none."""
     from privfed.report.page.write import write_grid_page
 
     try:

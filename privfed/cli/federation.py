@@ -84,7 +84,7 @@ def run_federation(
 
 
 def _paths(names: tuple[str, ...], sockets: tuple[tuple[str, str], ...]) -> dict[int, Path]:
-    """Returns the socket of each site by number. Raises `Refused` for an unknown site."""
+    """Returns the given sockets by site number. Raises `Refused` for a name of no site."""
     for name, _ in sockets:
         if name not in names:
             raise Refused(
@@ -175,10 +175,10 @@ def check_federation(file: Path, colluders: int, as_json: bool) -> int:
 
 
 def _shares(agreed_on: FederationFile, colluders: int) -> dict[str, int | None]:
-    """Returns the number of shares needed to reconstruct a secret, by threat model.
+    """Returns the number of shares that reconstruct a secret, by threat model of the server.
 
-    The number is None for malicious members if the federation's threshold is too low for them.
-    Raises `Refused` if the threshold is too low even for semi-honest members.
+    The number is None for a malicious server if the federation has too few sites or too low a
+    threshold. Raises `Refused` if that holds even for a semi-honest server.
     """
     from privfed.core.errors import Refused
 

@@ -83,9 +83,9 @@ def _report_misuse(error: click.ClickException) -> int:
 
 
 def _with_key(error: click.NoSuchOption, command: click.Command) -> click.UsageError:
-    """Returns `error` with a hint if the unknown option is the name of a key of the run file.
+    """Returns an error that names the run file's key, if the unknown option is such a key.
 
-    A command without the option --set takes no keys, and gets no hint.
+    Otherwise, and for a command without the option --set, returns `error` itself.
     """
     if all(option.name != "overrides" for option in command.params):
         return error
@@ -116,7 +116,10 @@ def list_command(as_json: bool, schema: bool) -> int:
 
 
 def _catalog_table(catalog: Mapping[str, Mapping[str, str]]) -> Any:
-    """Returns a table of all parts by key, from their descriptions by kind and name."""
+    """Returns a printable table of all parts by key of the run file.
+
+    `catalog` holds the parts' descriptions by kind and name.
+    """
     from rich.table import Table
     from rich.text import Text
 

@@ -72,7 +72,7 @@ from privfed.core.errors import Refused
 @JSON
 @quotes_on_request
 def regress_command(run_files: tuple[Path, ...], **asked: Any) -> int:
-    """Release sums of an outcome and covariates, charged once, and estimate a regression from them.
+    """Release sums of an outcome and covariates, charged by round, and estimate a regression.
 
     Prints coefficients, odds or rate ratios, and tests of main effects. All intervals and tests
     contain the noise. If RUN.toml is a run directory, it is only read again. Several run
@@ -95,7 +95,10 @@ def regress_command(run_files: tuple[Path, ...], **asked: Any) -> int:
 
 
 def _cuts(stated: Iterable[str]) -> dict[str, list[float]]:
-    """Returns the ends of bins by column. Raises `Refused` unless each is COLUMN=a,b,…"""
+    """Returns the ends of bins by column.
+
+    Raises `Refused` unless each text is COLUMN=a,b,… with numbers, and each column occurs once.
+    """
     cuts: dict[str, list[float]] = {}
     for cut in stated:
         column, _, edges = cut.rpartition("=")

@@ -104,7 +104,7 @@ def check_site_command(directory: Path, run_file: Path, as_json: bool) -> int:
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON, one object in a line.")
 @answers_errors
 def serve_command(directory: Path, as_json: bool) -> int:
-    """Answer at the site's socket until Ctrl-C, or until a service manager ends it.
+    """Answer the coordinator at the site's socket until Ctrl-C, or until a service manager ends it.
 
     Events are printed on standard error, without data. Reasons are written only to `log` in the
     site's folder.
@@ -132,7 +132,7 @@ def serve_command(directory: Path, as_json: bool) -> int:
 @JSON
 @answers_errors
 def receipts_command(directory: Path, as_json: bool) -> int:
-    """Print the site's answers, and the ε of its clients by the site's own count.
+    """Print the runs that the site answered, and the ε of its clients by the site's own receipts.
 
     The chain of receipts is verified: if a receipt was edited or removed, the exit code is 5. Only
     the head reveals that the last receipts were removed: compare it with a head recorded elsewhere.
@@ -203,7 +203,10 @@ def recover_command(directory: Path, lost: bool) -> int:
 
 
 def _begun_again(path: Path) -> Receipts:
-    """Returns the receipts at `path`; damaged ones are moved aside, and missing ones begun."""
+    """Returns the receipts at `path`, to append to.
+
+    A damaged file is renamed, and then replaced by an empty one, as a missing file is.
+    """
     from accounting.errors import LedgerBroken
     from privfed.deploy.files.receipts import Receipts
 

@@ -104,7 +104,7 @@ def _outcome(
 
 
 def _changed(run_file: Path | None, overrides: tuple[str, ...], stored: Config) -> Config:
-    """Returns the configuration of a resumed run: the stored one, or that of a given run file."""
+    """Returns `stored`, changed by the keys in `run_file` (if given) and by `overrides`."""
     from privfed.config.reading import overridden, restated
 
     if run_file is None:

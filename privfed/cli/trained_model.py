@@ -103,7 +103,7 @@ def evaluate_command(
 
 
 def _personal(directory: Path, epochs: int) -> Answer:
-    """Evaluates personal models: fine-tuned for `epochs`; if 0, those that clients keep."""
+    """Evaluates personal models, fine-tuned for `epochs`; 0: those that clients keep."""
     from privfed.api.answer import Answer
     from privfed.report.trained_model import personal_table
     from privfed.trained.kept_models import score_kept_models
@@ -121,7 +121,10 @@ def _by_clients(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Lets clients of the run, or of other data in a new run, evaluate; returns the exit code."""
+    """Evaluates the model by the run's clients, or by other clients in a new run at `out`.
+
+    Returns the exit code.
+    """
     from privfed.api.answer import Answer
     from privfed.api.commands import opened
     from privfed.config.overrides import evaluation_keys

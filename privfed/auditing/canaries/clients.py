@@ -112,9 +112,9 @@ class Canaries:
 
     @property
     def entered(self) -> Indices:
-        """Canary numbers, ascending, at the positions after the real clients, `[entries]`.
+        """The canary's number at each population position after the real clients, `[entries]`.
 
-        A canary in the population has `parts` positions; others have none.
+        Numbers ascend. A canary in the population has `parts` positions; others have none.
         """
         return np.repeat(in_population(self.inclusion, self.relation), self.parts)
 
@@ -137,7 +137,7 @@ class Canaries:
         )
 
     def products_with(self, vectors: list[Tensor]) -> NDArray[np.float64]:
-        """Returns the norm of the sum of `vectors`, and its inner products with directions.
+        """Returns the norm of the sum of `vectors`, and the sum's inner products with directions.
 
         The result has shape `[1 + K]`. Only the first d numbers of every vector `[m]` are used.
         """
@@ -213,7 +213,10 @@ class WithCanaries:
 
 
 def share_within_clip(mechanism: Mechanism, drawn: Witness) -> float | None:
-    """Returns the fraction of canaries within the clipping norm; None if the norm is fixed."""
+    """Returns the fraction of canaries that send rows within an adaptive clipping norm.
+
+    None if the clipping norm is fixed.
+    """
     if not mechanism.adaptive:
         return None
     if displaces_clients(drawn) and isinstance(mechanism, FollowsQuantile):
@@ -223,7 +226,7 @@ def share_within_clip(mechanism: Mechanism, drawn: Witness) -> float | None:
 
 @dataclass(frozen=True)
 class WithoutCanaries:
-    """A watch that receives only the rows of real clients, whose ids are below `clients`."""
+    """A watcher of a run that receives only rows of real clients, whose ids are below `clients`."""
 
     inner: Watch
     clients: int
@@ -244,7 +247,7 @@ class WithoutCanaries:
 
 @dataclass(frozen=True)
 class ListeningStore:
-    """A release store that records the canaries' products with each durable release."""
+    """A release store that also logs the inner products of releases with canaries' directions."""
 
     inner: ReleaseStore
     canaries: Canaries
@@ -264,7 +267,7 @@ def with_canaries(
     canaries: Canaries,
     log: CanaryLog,
 ) -> World:
-    """Returns the world with canaries after its real clients.
+    """Returns `world` with canaries appended to its real clients, and with a record of releases.
 
     Args:
       world: the run's executor, population and stores.

@@ -37,10 +37,14 @@ class Evidence(Verdicts, Encoded):
     Under a `relation` with public membership all canaries were in the population, and the `entered`
     ones sent their own row.
 
-    A figure is None if it needs more canaries, or releases that were not recorded.
-    `epsilon_lower_bound_most` is the largest bound that this number of canaries could give, if all
-    guesses were right. `p_value` is the smallest p-value of all one-run tests of the claim and of
-    its whole trade-off function, multiplied by their number.
+    Fields with "_final" use the final model; the corresponding fields without it use every release.
+    `epsilon_estimate_likelihood` uses likelihood ratios instead of cosines. Bounds with
+    "_if_gaussian" hold if the run's trade-off function is Gaussian, the bound with "_split" if
+    canaries do not affect each other. A figure is None if it needs more canaries, or releases that
+    were not recorded. `epsilon_lower_bound_most` is the largest bound that this number of canaries
+    could give, if all guesses were right. `p_value` is the smallest p-value of all one-run tests of
+    the claim and of its whole trade-off function, multiplied by their number, plus the claim's
+    slack.
     """
 
     stated_last = ("doubted", "refuted")
@@ -70,7 +74,7 @@ class Evidence(Verdicts, Encoded):
 
 
 def evidence_rows(evidence: Evidence) -> Mapping[str, str]:
-    """Returns the rows of an audit's table, which separate estimates from bounds."""
+    """Returns texts on the evidence by label, as `privfed audit` prints them."""
     sure = f"{evidence.confidence:.0%}"
     return {
         "canaries": f"{evidence.canaries}; {evidence.entered} {_heads(evidence)}",
@@ -115,7 +119,10 @@ def verdict_text(evidence: Evidence) -> str:
 
 
 def _heads(evidence: Evidence) -> str:
-    """Returns a text on canaries whose bit is heads; those that train send no opposite rows."""
+    """Returns the predicate of a sentence on the canaries whose bit is heads.
+
+    Canaries that train send no opposite rows.
+    """
     trained = evidence.epsilon_estimate_all_iterates is None
     opposite = evidence.relation == REPLACE_ONE
     return _HEADS[ZERO_OUT if trained and opposite else evidence.relation]

@@ -66,7 +66,7 @@ from privfed.sampling.cohort import Witness
 
 
 def canary_identities(numbers: Indices, parts: Iterable[int] | None = None) -> Indices:
-    """Returns the identity of each canary in `numbers` `[c]`, or of its part stated in `parts`.
+    """Returns the identity of each canary in `numbers` `[c]`, or of its part numbered in `parts`.
 
     Identities of canaries are negative; those of clients never are
     (`privfed.data.federation.client_number`, or a position). If a canary shared a client's

@@ -34,7 +34,7 @@ class Box:
     classes: int
 
     def drawn(self, keys: Keys, count: int) -> tuple[Tensor, Tensor]:
-        """Returns uniform x `[count, *features]`, and y `[count]`, one random class for all."""
+        """Returns uniform x `[count, *features]`, and y `[count]`: one random class for all."""
         words = keys.bits(count * self.low.numel() + 1)
         y = torch.full((count,), int(words[0] % np.uint64(self.classes)))
         part = torch.from_numpy(uniforms(words[1:])).float().view(count, *self.low.shape)
@@ -43,9 +43,9 @@ class Box:
     def crafted(
         self, x: Tensor, y: Tensor, influence: SelfInfluence, steps: int, keys: Sequence[Keys]
     ) -> tuple[Tensor, Tensor]:
-        """Returns inputs after `steps` of sign gradient ascent on `influence`, within the box.
+        """Returns x after `steps` of sign gradient ascent on `influence` within the box, and y.
 
-        Raises an error of the model if the model cannot be differentiated twice.
+        Raises the model's error if the model cannot be differentiated twice.
 
         Args:
           x: features, shape `[c, n, *features]`.
@@ -87,17 +87,18 @@ class Sentences:
         return self.features == self.labels
 
     def drawn(self, keys: Keys, count: int) -> tuple[Tensor, Tensor]:
-        """Returns `count` random sequences with a common second half, or a common class."""
+        """Returns x and y of `count` random sequences that share the second half, or the class."""
         return self._drawn(keys, count, self.vocabulary)
 
     def crafted(
         self, x: Tensor, y: Tensor, influence: SelfInfluence, steps: int, keys: Sequence[Keys]
     ) -> tuple[Tensor, Tensor]:
-        """Returns, for each canary, the best of its own x and y and `steps` random candidates.
+        """Returns for each canary its own x and y or, if worth more, those of a candidate.
 
-        There is no ascent, since tokens have no gradient. Candidates use few distinct tokens,
-        because a repetitive sequence has a longer gradient. A candidate's worth is computed among
-        the other canaries' candidates of the same step.
+        There are `steps` random candidates for each canary, and no ascent, since tokens have no
+        gradient. Candidates use few distinct tokens, because a repetitive sequence has a longer
+        gradient. A candidate's worth is computed among the other canaries' candidates of the same
+        step.
         """
         best = influence.of(x, y).detach()
         for step in range(steps):
@@ -115,7 +116,7 @@ class Sentences:
     def _drawn(self, keys: Keys, count: int, few: int) -> tuple[Tensor, Tensor]:
         """Returns `count` examples of one canary, from `few` random tokens or the whole vocabulary.
 
-        The first random word selects the label, the next ones the tokens to sample from.
+        The first random number selects the label, the next ones the tokens to sample from.
         """
         length = math.prod(self.features)
         drawn_words = keys.bits(1 + few + (count + 1) * (length + 1))
@@ -172,7 +173,10 @@ def space_of(federation: Federation) -> InputSpace:
 
 
 def _vocabulary(form: Form, public: Examples | None) -> int:
-    """Returns the number of tokens; it equals the number of classes if a model predicts tokens."""
+    """Returns the size of the vocabulary; if labels are the next tokens, the number of classes.
+
+    Raises `Refused` if neither a declaration nor a public example states it.
+    """
     if form.inputs:
         return form.inputs[X].tokens
     if form.labels == form.features:
@@ -183,7 +187,10 @@ def _vocabulary(form: Form, public: Examples | None) -> int:
 
 
 def _bounds(form: Form, public: Examples | None) -> tuple[Tensor, Tensor]:
-    """Returns the smallest and the largest value of each feature, both `[*features]`."""
+    """Returns the smallest and the largest value of each feature, both `[*features]`.
+
+    Raises `Refused` if neither a declaration nor a public example states them.
+    """
     if form.preprocessing is not None:
         return _declared_bounds(form.preprocessing)
     if public is None:
@@ -193,7 +200,10 @@ def _bounds(form: Form, public: Examples | None) -> tuple[Tensor, Tensor]:
 
 
 def _declared_bounds(how: Preprocessing) -> tuple[Tensor, Tensor]:
-    """Returns the range of scaled numbers, and 0 to 1 for the word features of categories."""
+    """Returns the smallest and the largest value of each preprocessed feature, `[*features]`.
+
+    They are the scaled range for numbers, and 0 and 1 for the indicators of categories.
+    """
     words = sum(len(category.values) for category in how.categories)
     numbers = 1 if how.is_array else sum(each.count for each in how.numbers)
     if how.is_array:

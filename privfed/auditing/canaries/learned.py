@@ -117,12 +117,14 @@ _MOST_NUMBERS = 2**26
 
 
 def public_examples(federation: Federation) -> Examples | None:
-    """Returns examples that belong to no training client; None if there are none."""
+    """Returns the test examples if they belong to no training client; None without such ones."""
     return None if federation.shared or not len(federation.test) else federation.test
 
 
 def public_models(network: Network, public: Examples | None, start: Tensor, lr: float) -> Tensor:
     """Returns public models `[p, d]`: the `start` `[d]`, and models after steps on `public`.
+
+    Those are the models after 4 and after 32 steps, if they are finite.
 
     Args:
       network: the network.
@@ -141,7 +143,10 @@ def public_models(network: Network, public: Examples | None, start: Tensor, lr: 
 
 
 def public_directions(network: Network, public: Examples | None, models: Tensor) -> Tensor:
-    """Returns unit directions `[p, q, d]` in which simulated public clients move the models."""
+    """Returns unit gradients `[p, q, d]` of q simulated public clients at each of the models.
+
+    Without public examples, q is 0.
+    """
     if public is None:
         return models.new_zeros(len(models), 0, models.shape[1])
     count = max(1, min(_CLIENTS, len(public) // _HELD, _MOST_NUMBERS // models.numel()))
@@ -205,7 +210,10 @@ class WithTraining:
 
 
 def with_trainees(population: Population, there: Indices, sites: int) -> Population:
-    """Returns the population with the canaries `there` `[c]` appended, at the sites in turn."""
+    """Returns the population with the canaries numbered `there` `[c]` appended.
+
+    If the population is at sites, canary k is at site k modulo `sites`.
+    """
     sizes = np.concatenate([population.sizes, np.zeros(len(there), dtype=np.int64)])
     identities = np.concatenate([population.identities, canary_identities(there)])
     if population.sites is None:
@@ -230,7 +238,10 @@ class Learning:
         return self.influence.models[0]
 
     def scores(self, params: Tensor) -> NDArray[np.float64]:
-        """Returns each canary's coefficient `[K]` in the change from start to `params` `[d]`."""
+        """Returns each canary's coefficient `[K]` in the change from `start` to `params` `[d]`.
+
+        Coefficients are those of the ridge regression in the module's description.
+        """
         canaries = self.influence.directions(self.examples.x, self.examples.y)
         ways = torch.cat([canaries, self.influence.others[0]])
         along = -(ways @ (params - self.start)).double()

@@ -1,4 +1,4 @@
-"""The log of a run's canaries under private/: bits, and inner products of releases."""
+"""The log of a run's canaries under private/: secret bits, and inner products with releases."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class CanaryLog:
         self._path, self._size = path, count + 2
 
     def begin(self, inclusion: NDArray[np.bool_], dimension: int) -> None:
-        """Records the bits if the run just began; otherwise removes an incomplete last record."""
+        """Records the bits if the log has no record yet; else removes an incomplete last record."""
         make_folder(self._path.parent, 0o700)
         records = self._records()
         if len(records):
@@ -64,11 +64,11 @@ class CanaryLog:
         self._path.chmod(0o600)
 
     def append(self, round: int, products: NDArray[np.float64]) -> None:
-        """Records a norm and K products, `[1 + K]`, durably."""
+        """Records the norm of a round's release and K inner products, `[1 + K]`, durably."""
         append(self._path, _record(round, products))
 
     def read(self) -> CanaryRecord | None:
-        """Returns the records; None if there is no log. Raises `Broken` if the log is damaged."""
+        """Returns the records; None if there is no file. Raises `Broken` if it is damaged."""
         if not self._path.is_file():
             return None
         records = self._records()

@@ -47,11 +47,11 @@ class Noticed:
 
 @dataclass(frozen=True)
 class Power(Encoded):
-    """The probability that `canaries` detect missing noise, by decreasing fraction of noise.
+    """The probability that `canaries` detect missing noise, for each of several faults (`noticed`).
 
     Attributes:
-      fewest: the smallest number of canaries that could refute the claim of `epsilon` if all
-        guesses were right; None if practically none could.
+      fewest: the smallest number of canaries (up to 1 % too large) that could refute the claim of
+        `epsilon` if all guesses were right; None if 131,072 do not suffice.
       slack: the total variation charged in addition to the claim; if it is 1e-6 or more, no claim
         is ever refuted.
     """

@@ -1,4 +1,4 @@
-"""One score per canary from all releases; larger scores make it more likely that its bit is heads.
+"""One score per canary from all releases: the larger, the more likely is its bit heads.
 
 The validity of a bound on epsilon does not depend on the choice of scores, provided they do not
 depend on the secret bits. The choice affects only the power.
@@ -58,7 +58,7 @@ class Scale:
 
     @classmethod
     def of(cls, config: Config, dimension: int) -> Scale:
-        """Returns the scale of a planned `config` for a model of `dimension` parameters.
+        """Returns the scale of a run with a known noise multiplier and `dimension` parameters.
 
         If a client has several rows (`Mechanism.in_parts`), each row at its clipping norm adds 1.
         """
@@ -78,8 +78,8 @@ class Scale:
 def likelihood_ratios(record: CanaryRecord, relation: str, scale: Scale) -> Numbers:
     """Returns the log-likelihood ratio of heads over tails for each canary `[K]`.
 
-    If a canary took part in a release, its product with that release is 1 for heads, and for tails
-    0 (-1 under replace-one), plus noise. Components common to all releases are removed.
+    If a canary took part in a release, its scaled product with that release is 1 for heads, and for
+    tails 0 (-1 under replace-one), plus noise. Components common to all releases are removed.
 
     Args:
       record: the records of the canaries.
@@ -251,15 +251,15 @@ def _largest(record: CanaryRecord) -> Numbers | None:
 
 
 def _estimate(scores: Numbers | None, inclusion: NDArray[np.bool_], delta: float) -> float | None:
-    """Returns epsilon between Gaussians fitted to the scores of canaries with tails and heads."""
+    """Returns epsilon between Gaussians fitted to tails' and heads' scores; None without scores."""
     return None if scores is None else estimate(scores[~inclusion], scores[inclusion], delta)
 
 
 def _final_estimate(record: CanaryRecord, relation: str, delta: float) -> float | None:
-    """Estimates epsilon from the final model, with the exact null distribution in high dimension.
+    """Estimates epsilon from the final scores; None without them.
 
-    Under replace-one the null distribution is unknown, because a canary with tails sends the
-    opposite of its direction.
+    The null distribution is a Gaussian fitted to the scores for tails. In 1000 dimensions or more
+    it is known, except under replace-one, where a canary with tails sends the opposite row.
     """
     if record.final is None:
         return None
@@ -274,7 +274,8 @@ def _split_bound(
 ) -> float | None:
     """Returns a lower bound on epsilon by a threshold that one half of the canaries determines.
 
-    Only the other half is counted. The bound holds if canaries do not affect each other.
+    Only the other half is counted. The bound holds if canaries do not affect each other. Returns
+    None for fewer than 20 canaries with either bit.
     """
     out, into = scores[~inclusion], scores[inclusion]
     count = min(len(out), len(into))

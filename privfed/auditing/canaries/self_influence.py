@@ -28,12 +28,12 @@ _MOST_NUMBERS = 2**26
 
 @dataclass(frozen=True)
 class SelfInfluence:
-    """The worth of canaries at each of the public `models` `[p, d]` of a `network`.
+    """Computes the worth (expected detectability) of canaries' examples at public models.
 
     Attributes:
       network: the network.
       models: public models, shape `[p, d]`.
-      others: unit directions in which clients move each model, shape `[p, q, d]`.
+      others: unit directions in which public clients move each model, shape `[p, q, d]`.
       enough: gradient norm above which an update is clipped.
       stacked: whether models can be computed as one batch.
     """

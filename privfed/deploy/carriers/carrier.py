@@ -12,12 +12,12 @@ Site = Callable[[bytes], bytes]
 
 
 class Carrier(Protocol):
-    """Carries bytes to sites and back; it may lose, swap or delay them.
+    """Carries messages to sites, and their answers back; it may lose, swap or delay them.
 
     Neither sums nor charges rely on a carrier: messages are signed and bound to their context, and
-    content for the coordinator alone is encrypted to its key. Two kinds of answers are not signed:
-    a site's refusals, and the last ledger head that a site reports. A carrier can forge both, just
-    as it can lose answers.
+    content for the coordinator alone is encrypted to its key. Three kinds of answers are not
+    signed, so a carrier can forge them: refusals, the last ledger head that a site reports, and
+    the confirmation that a site's receipts contain an exchange.
     """
 
     def send(self, site: int, data: bytes, deadline: float) -> None:
@@ -26,18 +26,18 @@ class Carrier(Protocol):
         Args:
           site: number of the site.
           data: the bytes of the message.
-          deadline: time (`time.monotonic`) after which an answer is useless.
+          deadline: time by `time.monotonic`, in seconds, after which an answer is not used.
         """
 
     def receive(self, deadline: float) -> list[tuple[int, bytes]]:
-        """Waits for an answer, at most until `deadline` (`time.monotonic`).
+        """Waits for an answer, at most until the time `deadline` by `time.monotonic`.
 
-        Returns the (site, answer) pairs that arrived, in any order; empty if none did.
+        Returns the (site, answer) pairs that arrived, in any order; an empty list if none did.
         """
 
 
 class Loopback:
-    """A carrier to sites in this process; each answers as soon as a message is sent to it."""
+    """A carrier to sites in this process: `send` calls the site, `receive` returns its answer."""
 
     def __init__(self, sites: Mapping[int, Site]) -> None:
         self._sites = sites

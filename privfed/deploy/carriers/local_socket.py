@@ -1,8 +1,9 @@
 """A site's socket: questions and answers over a Unix socket that only the agent's user may open.
 
-A frame is a length in eight bytes, followed by that many bytes. A connection carries one question.
-A peer cannot delay others for long, and cannot end the site by using up its file descriptors. The
-site holds at most one frame of the largest size for each of a few connections.
+A question is the bytes of one message to the site. A frame is a length in eight bytes
+(little-endian), followed by that many bytes. A connection carries one frame with a question, and
+one with its answer. A peer cannot delay others for long, and cannot end the site by using up its
+file descriptors. To limit memory, the site reads questions from at most four connections at once.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ _MOMENT = 0.05
 class LocalServer:
     """Answers questions at the socket `path`, one question at a time, by calling `answer`.
 
-    A frame has at most `most` bytes, and must be received, and sent, within `seconds`.
+    A question has at most `most` bytes and must arrive within `seconds`. The answer must be sent
+    within `seconds`, too.
     """
 
     path: Path
@@ -61,7 +63,7 @@ class LocalServer:
         """Answers questions until the block ends.
 
         Raises:
-          Refused: if the path is too long, or another agent serves at it.
+          Refused: if the path is too long, or another process answers at it.
           OSError: if no socket can be created there.
         """
         listener = _listening(self.path)
@@ -98,7 +100,11 @@ class LocalServer:
             self._places.release()
 
     def _converse(self, connection: socket.socket) -> None:
-        """Answers one question, unless it is oversized, late or incomplete."""
+        """Answers the question that `connection` carries.
+
+        Raises `ValueError` or `OSError` if the question is oversized, late or incomplete. Sends no
+        answer if too many other questions are being answered for `seconds`.
+        """
         if not self._reading.acquire(timeout=self.seconds):
             return
         try:
@@ -117,11 +123,11 @@ def ask(path: Path, question: bytes, seconds: float, most: int = 1 << 30) -> byt
     Args:
       path: the socket.
       question: bytes to send.
-      seconds: time limit for the answer.
+      seconds: time within which the answer must arrive.
       most: largest accepted answer, in bytes.
 
     Raises:
-      OSError: if no server listens, or its answer is late, incomplete or too long.
+      OSError: if no server listens, or the answer is late, incomplete or too long.
     """
     until = time.monotonic() + seconds
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -135,7 +141,10 @@ def ask(path: Path, question: bytes, seconds: float, most: int = 1 << 30) -> byt
 
 
 def _listening(path: Path) -> socket.socket:
-    """Returns a listening socket at `path`, for this user only. Raises as `serving` does."""
+    """Returns a listening socket at `path`, for this user only.
+
+    Raises what `LocalServer.serving` raises.
+    """
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise Refused(
             f"{path} is too long for a socket, by {len(os.fsencode(path)) - _LONGEST_PATH} bytes; "
@@ -157,7 +166,7 @@ def _listening(path: Path) -> socket.socket:
 
 
 def _remove_stale(path: Path) -> None:
-    """Removes the socket at `path` if no server answers. Raises `Refused` if one does."""
+    """Removes the socket at `path`. Raises `Refused` if a server accepts connections there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))
@@ -171,8 +180,8 @@ def _read_frame(connection: socket.socket, most: int, until: float) -> bytes:
     """Returns the content of the next frame.
 
     Raises:
-      ValueError: if it is incomplete or longer than `most` bytes.
-      TimeoutError: if it has not arrived by `until` (`time.monotonic`).
+      ValueError: if the frame is incomplete or longer than `most` bytes.
+      TimeoutError: if the frame has not arrived by the time `until` (`time.monotonic`).
     """
     (length,) = _LENGTH.unpack(_read(connection, _LENGTH.size, until))
     if length > most:
@@ -202,7 +211,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Sockets:
-    """A carrier to sites on this machine: `paths` gives each site's socket.
+    """A carrier to sites on this machine: `paths` maps each site's number to its socket.
 
     Each question has its own thread.
     """
@@ -212,9 +221,10 @@ class Sockets:
     _sent: dict[int, int] = field(default_factory=dict)
 
     def send(self, site: int, data: bytes, deadline: float) -> None:
-        """Sends a question to the socket of `site`; answers to earlier questions are dropped.
+        """Sends a question to `site`; answers to earlier questions to that site are dropped.
 
-        If the site has no socket, or its socket gives no answer, the answer is `UNREACHABLE`.
+        If the site has no socket, or no answer comes from its socket by `deadline`, `receive`
+        returns `UNREACHABLE` as the answer.
         """
         number = self._sent[site] = self._sent.get(site, 0) + 1
         if site not in self.paths:
@@ -224,7 +234,7 @@ class Sockets:
         threading.Thread(target=self._ask, args=asking, daemon=True).start()
 
     def receive(self, deadline: float) -> list[tuple[int, bytes]]:
-        """Waits for an answer until `deadline`; returns a list with it, or an empty list."""
+        """Waits for an answer until `deadline`; returns [(site, answer)], or an empty list."""
         while (left := deadline - time.monotonic()) > 0:
             try:
                 site, number, answer = self._arrived.get(timeout=left)

@@ -1,8 +1,9 @@
-"""What each site answered last, as the coordinator remembers it over runs.
+"""The coordinator's record of the last exchange that each site answered, over all runs.
 
 A site whose receipts were restored from a backup would spend its clients' budget twice. The
-coordinator therefore tells each site the last exchange that it answered, and the site declines if
-its receipts lack that exchange (`privfed.deploy.site.agent`). The record contains no data.
+coordinator therefore sends each site the last exchange that the site answered, and the site
+declines if its receipts lack that exchange (`privfed.deploy.site.agent`). The record contains no
+data.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ ANSWERED = "answered.json"
 
 @dataclass
 class AnsweredRecord:
-    """The last answered exchange of each site, by its public key in hexadecimal.
+    """The last answered exchange of each site, by the site's public key in hexadecimal.
 
-    Several coordinators may share the file: a note changes the places of its own sites only.
+    Several coordinators may share the file: `note` changes the entries of the given sites only.
 
     Attributes:
       path: the file of the record; None to remember within this process only.
@@ -36,7 +37,10 @@ class AnsweredRecord:
     _places: dict[str, Place] = field(default_factory=dict, init=False)
 
     def of(self, site: bytes) -> Place | None:
-        """Returns the last exchange that a site answered; None if it is not known.
+        """Returns the last exchange that a site answered; None if none is recorded.
+
+        Args:
+          site: the site's public key.
 
         Raises:
           Broken: if the file is damaged.
@@ -45,7 +49,7 @@ class AnsweredRecord:
         return self._places.get(site.hex())
 
     def note(self, sites: Iterable[bytes], place: Place) -> None:
-        """Records durably that `sites` answered the exchange `place`.
+        """Records durably that `sites`, given by public keys, answered the exchange `place`.
 
         Raises:
           Broken: if the file is damaged, or cannot be written.

@@ -34,7 +34,10 @@ Connect = Callable[[Greeter], Carrier]
 
 @dataclass(frozen=True)
 class Reach:
-    """Creates the coordinator of the run in `directory`, over the sites of `federation`."""
+    """Creates the coordinator of the run in `directory`, over the sites of `federation`.
+
+    `connect`, `seconds` and `patience` are those of `coordinate`.
+    """
 
     directory: RunDirectory
     federation: FederationFile
@@ -96,7 +99,8 @@ def coordinate(
       The outcome of training.
 
     Raises:
-      Refused: if the run is not permitted, or a file is invalid.
+      Refused: if the run is not permitted, a file is invalid, or `key` is not the key of the
+        federation's coordinator.
       Busy: if too few sites are available within `patience` seconds.
       Broken: if the key file cannot be used, or files of the run are damaged.
     """
@@ -119,7 +123,7 @@ def coordinate(
 
 
 def _refuse_other_runs(config: Config, federation: FederationFile, run: Path) -> None:
-    """Refuses a run in which sites on their own machines cannot take part."""
+    """Raises `Refused` for a run in which sites on their own machines cannot take part."""
     data = config.data
     if data.sites != len(federation.sites):
         raise Refused(

@@ -85,7 +85,10 @@ class Coordinator:
     """The reason why each other site is unavailable."""
 
     def gather(self) -> None:
-        """Returns once `least` sites have accepted the run; after `patience` s raises `Busy`."""
+        """Declares the run to unavailable sites until at least `least` sites are available.
+
+        Raises `Busy` if that takes more than `patience` seconds.
+        """
         until = time.monotonic() + self.patience
         while True:
             self._declare()
@@ -100,9 +103,16 @@ class Coordinator:
             self.sleep(_AGAIN)
 
     def sum(self, round: int, number: int, exchange: Exchange, state: PublicState) -> BoundedSum:
-        """Returns the sum over surviving sites, with their noise.
+        """Returns the sum over the surviving sites for one exchange, with the sites' noise.
 
-        Raises `Aborted` if the sum cannot be completed, for example with too few surviving sites.
+        Args:
+          round: round number.
+          number: number of the exchange in the round.
+          exchange: the clients' task and the broadcast model.
+          state: the mechanism's public state.
+
+        Raises:
+          Aborted: if the sum cannot be completed, for example with too few surviving sites.
         """
         question = Question(round, number, exchange, state)
         facts = self.declaration.run, self.sealing
@@ -141,7 +151,10 @@ class Coordinator:
         return useful
 
     def _declare(self) -> None:
-        """Declares the run to unavailable sites; each answers with the last ledger head it saw."""
+        """Declares the run to unavailable sites, except excluded ones.
+
+        Each answers with the hash of the last ledger line that it has seen.
+        """
         self._away |= dict.fromkeys(self._left_out(), "it was proved Byzantine in a secure sum")
         informed = self._heads.keys() | self._left_out()
         absent = self._with_receipts(site for site in self.directory if site not in informed)
@@ -159,14 +172,17 @@ class Coordinator:
                 _log.warning("%s: %s", self._name(site), self._away[site])
 
     def _note(self, sites: Iterable[int], place: Place) -> None:
-        """Records what `sites` answered; the sum goes on if the record cannot be written."""
+        """Records that `sites` answered the exchange `place`; only logs a failure to record it."""
         try:
             self.answered.note((self.directory[site] for site in sites), place)
         except Broken as error:
             _log.error("%s", error)
 
     def _with_receipts(self, sites: Iterable[int]) -> list[int]:
-        """Returns the `sites` that have a receipt for the last exchange that they answered."""
+        """Returns the `sites` that confirm a receipt for the last exchange that they answered.
+
+        Sites for which no such exchange is recorded are returned, too.
+        """
         places = {site: self.answered.of(self.directory[site]) for site in sites}
         known = {site: place.encode() for site, place in places.items() if place is not None}
         agreed = self._answers(Kind.ANSWERED, known, self.seconds) if known else {}
@@ -183,7 +199,10 @@ class Coordinator:
         return b"".join(line + b"\n" for line in lines[trail.index(since.hex()) + 1 :])
 
     def _answers(self, kind: Kind, bodies: Mapping[int, bytes], seconds: float) -> dict[int, bytes]:
-        """Returns the sites' timely answers to `bodies`; all other sites become unavailable."""
+        """Sends each site its body, and returns the bodies of answers within `seconds`, by site.
+
+        The other sites in `bodies` become unavailable.
+        """
         deadline = time.monotonic() + seconds
         run = self.declaration.run
         for site, body in bodies.items():
@@ -201,7 +220,10 @@ class Coordinator:
         return answers
 
     def _read(self, site: int, data: bytes) -> bytes | None:
-        """Returns the body of a site's answer; if it has none, records why and returns None."""
+        """Returns the body of a site's answer; None for a refusal or an invalid answer.
+
+        In these cases the site becomes unavailable.
+        """
         if data == UNREACHABLE:
             self._lost(site, "no agent answers there")
             return None

@@ -36,7 +36,7 @@ class MaskedSession:
     codec: Codec
     server: MaskingServer
     awaits_rows: bool = field(default=False, init=False)
-    """Whether sites were sent their inboxes, which they answer with their rows."""
+    """Whether the sites' next messages are their rows."""
     _steps: int = field(default=0, init=False)
 
     @classmethod
@@ -47,7 +47,10 @@ class MaskedSession:
         directory: Directory,
         question: Question,
     ) -> MaskedSession:
-        """Returns the session of the masked sum for `question`, over the sites of `directory`."""
+        """Returns the session of the masked sum for `question`, over the sites of `directory`.
+
+        Raises `TypeError` if the protocol of `summation` is not masking.
+        """
         protocol, limits = summation.protocol, summation.limits
         if not isinstance(protocol, Masking):
             raise TypeError("sites on their own machines send masked sums")
@@ -75,7 +78,7 @@ class MaskedSession:
         self.server.handle(site, decode(answer))
 
     def proceed(self) -> Mapping[int, bytes]:
-        """Returns the next messages to sites; empty after the last step.
+        """Returns the next messages, by site; empty after the last step.
 
         Raises:
           Aborted: if the sum cannot continue, for example with too few surviving sites.
@@ -101,7 +104,7 @@ class MaskedSession:
 
 @dataclass
 class PlainSession:
-    """A total of sites' sums. The coordinator sees each sum, which is sealed to its key `sealing`.
+    """A total of sites' sums. The coordinator sees each sum: sites seal it to the key `sealing`.
 
     Only clients at the sites that sent a sum are in the total. If sites add no noise, one client
     changes the total by at most the mechanism's bound, even if its row is split over several sites.
@@ -116,7 +119,7 @@ class PlainSession:
 
     @property
     def invitation(self) -> bytes:
-        """No bytes, since a plain sum needs nothing in addition to the question."""
+        """Empty, since a plain sum needs nothing in addition to the question."""
         return b""
 
     @property
@@ -125,19 +128,19 @@ class PlainSession:
         return not self._sums
 
     def handle(self, site: int, answer: bytes) -> None:
-        """Accepts the sum of a site. Raises `BadMessage` if it is invalid."""
+        """Accepts the sum of a site. Raises `BadMessage` for an invalid or a second sum."""
         if site in self._sums:
             raise BadMessage("repeated", f"a second sum of site {site}")
         sums, width = SealedSums(self.run, self.question), self.question.width(self.algorithm)
         self._sums[site] = sums.open(answer, width, PublicKey(self.directory[site]), self.sealing)
 
     def proceed(self) -> Mapping[int, bytes]:
-        """Returns no message: sites send their sums at once."""
+        """Returns an empty mapping: a plain sum has no further steps."""
         return {}
 
     @property
     def culprits(self) -> tuple[Culprit, ...]:
-        """No sites, since plain sums identify no Byzantine site."""
+        """Empty, since plain sums identify no Byzantine site."""
         return ()
 
     def total(self) -> BoundedSum:

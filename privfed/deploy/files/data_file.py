@@ -1,4 +1,4 @@
-"""`data.toml`: the population of a site and the format of its table; no run can change them."""
+"""`data.toml`: a site's population and the format of its clients' table; no run can change them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from privfed.deploy.files.keys import EXPECTED_NAME, NAME
 
 
 class SiteTable(Part):
-    """The declaration of a site's table; its bounds must not be derived from the table's rows."""
+    """The declaration of a site's table, the file of its clients' rows.
+
+    The bounds `clients` and `rows` must not be derived from the table's content.
+    """
 
     population: str
     """A name for the population; the site's receipts charge this population."""
@@ -33,7 +36,7 @@ class SiteTable(Part):
     clients: int = Field(ge=1, le=1_000_000_000)
     """Upper bound on the number of clients, rounded up, which the table will never exceed."""
     rows: int = Field(ge=1, le=1_000_000)
-    """The largest number of rows of one client that are used: the first ones."""
+    """The largest number of rows that are used of one client, who may have more: the first ones."""
     reading: float = Field(5.0, gt=0, le=3600)
     """Seconds to read the table when a run is declared, whatever it contains: a varying time would
     reveal its content. A table that takes longer is not used.
@@ -55,7 +58,7 @@ class SiteTable(Part):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Reads the declaration at `path`; a relative path in it starts at the file's folder.
+        """Reads the file at `path`; relative paths in it start at the folder of that file.
 
         Raises:
           Refused: if the file is invalid; the message lists all mistakes.
@@ -74,7 +77,7 @@ class SiteTable(Part):
 
     @property
     def witness_path(self) -> Path | None:
-        """The path of the witness; None for none."""
+        """The path of the second copy of the receipts; None if there is no second copy."""
         return Path(self.witness) if self.witness else None
 
     @field_validator("path")
@@ -86,13 +89,16 @@ class SiteTable(Part):
 
     @property
     def format(self) -> dict[str, Any]:
-        """The five values of this file that replace a run's keys for its table."""
+        """The values of path, delimiter, decimal, encoding and client, by key.
+
+        They replace the values that a run states for these keys of its table.
+        """
         keys = ("path", "delimiter", "decimal", "encoding", "client")
         return {key: getattr(self, key) for key in keys}
 
     @property
     def settled(self) -> dict[str, Any]:
-        """Values that replace a run's keys for its table: five of this file, and three constants.
+        """The values that replace those of a run for its table: `format`, and three constants.
 
         Numbers beyond the run's bounds are always clipped, even if the run states
         `outside = "refuse"`: a run chooses its bounds, and a refusal would reveal whether any

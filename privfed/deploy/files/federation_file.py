@@ -1,4 +1,7 @@
-"""`federation.toml`: the members, agreed out of band; messages are bound to the file's digest."""
+"""`federation.toml`: a federation's members, who agree on it out of band.
+
+Messages are bound to the file's digest.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ Threat = Literal["curious", "malicious"]
 
 
 class FederationFile(Part):
-    """The agreement between the sites and the coordinator."""
+    """The names and public keys of a federation's members, and the threshold they agreed on."""
 
     name: str
     coordinator: str
@@ -35,7 +38,7 @@ class FederationFile(Part):
     server: 0 means the smallest t >= 2 with t > k and, for a malicious server, 2 t > n + k.
     """
     sites: dict[str, str] = {}
-    """The public key of each site."""
+    """The public key of each site, by name."""
 
     @field_validator("name")
     @classmethod
@@ -108,7 +111,7 @@ class FederationFile(Part):
         ) + "".join(_line(name, key) for name, key in self.sites.items())
 
     def digest(self) -> str:
-        """Returns the SHA-256 digest of the values; the file's layout and order do not matter."""
+        """Returns the SHA-256 digest of the values, in hexadecimal, for any layout of the file."""
         facts = {**self.model_dump(), "format": FORMAT}
         text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(b"privfed federation\n" + text.encode()).hexdigest()
@@ -128,7 +131,7 @@ class FederationFile(Part):
         return PublicKey.parse(self.coordinator)
 
     def key_of(self, name: str) -> PublicKey:
-        """Returns the public key of the site `name`."""
+        """Returns the public key of the site `name`. Raises `KeyError` if there is no such site."""
         return PublicKey.parse(self.sites[name])
 
     def name_of(self, key: PublicKey) -> str | None:
@@ -137,6 +140,8 @@ class FederationFile(Part):
 
     def least_shares(self, colluders: int, threat: Threat) -> int:
         """Returns t, the number of shares that open a secret.
+
+        This is `threshold` or, if that is 0, the smallest secure t.
 
         Args:
           colluders: number of sites that may collude with the server.
@@ -171,7 +176,7 @@ class FederationFile(Part):
 
 
 def agreed(document: dict[str, Any], where: str = "") -> FederationFile:
-    """Returns the federation in a parsed file, after its validation.
+    """Validates the content of a federation file, and returns the federation.
 
     Args:
       document: parsed content of the file.
@@ -196,7 +201,7 @@ def add_site(path: Path, name: str, key: str) -> FederationFile:
     Args:
       path: the federation file.
       name: name of the new site.
-      key: its public key as text.
+      key: public key of the new site, as text.
 
     Returns:
       The new federation.

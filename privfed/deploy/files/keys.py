@@ -44,16 +44,16 @@ _SMALL_ORDER = frozenset(
 
 
 class UnknownKey(Refused):
-    """The text is no Ed25519 public key, or is a key for which anyone can forge signatures."""
+    """Raised for a text that is no Ed25519 public key, or a key with forgeable signatures."""
 
 
 class KeyUnusable(Broken):
-    """A secret key file that is missing, damaged, or readable by others."""
+    """Raised for a file of a secret key that is missing, damaged, or accessible to other users."""
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """A public key, 32 bytes."""
+    """A public key, 32 bytes. Raises `UnknownKey` if `raw` is no valid key."""
 
     raw: bytes
 
@@ -92,7 +92,7 @@ class SiteKey:
 
     @classmethod
     def draw(cls, name: str) -> Self:
-        """Returns a new key, by the system's randomness. Raises `Refused` for an invalid name."""
+        """Returns a new random key for `name`. Raises `Refused` if the name is invalid."""
         if not NAME.fullmatch(name):
             raise Refused(f"the name is {name!r}; expected {EXPECTED_NAME}")
         return cls(name, Ed25519PrivateKey.generate())
@@ -102,8 +102,8 @@ class SiteKey:
         """Reads the key in the file at `path`.
 
         Raises:
-          KeyUnusable: if the file is missing, damaged, or readable by others; the message never
-            quotes the key.
+          KeyUnusable: if the file is missing, damaged, or accessible to other users; the message
+            never quotes the key.
         """
         try:
             with regular.opened(path) as file:
@@ -135,11 +135,11 @@ class SiteKey:
 
     @property
     def public(self) -> PublicKey:
-        """The public key."""
+        """The public key that belongs to this secret key."""
         return PublicKey(self.identity.public_key().public_bytes_raw())
 
     def sign(self, data: bytes) -> bytes:
-        """Returns the signature `[64]` on `data`, which must state what the signature is for."""
+        """Returns the signature on `data`, 64 bytes; `data` must state the signature's purpose."""
         return self.identity.sign(data)
 
     def write(self, path: Path) -> None:

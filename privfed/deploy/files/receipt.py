@@ -1,4 +1,4 @@
-"""Lines of a site's receipts: an answered question and its charge, or a number of states."""
+"""Lines of a site's file of receipts: charged exchanges, numbers of stored states, and losses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Receipt(Encoded):
 
     Attributes:
       federation: digest of the federation file. Digests are 64 hexadecimal digits.
-      run: name of the run.
+      run: identifier of the run.
       round: round number.
       exchange: number of the exchange; all exchanges of a round share one cohort.
       model: digest of the model.
@@ -76,11 +76,11 @@ class Receipt(Encoded):
 
     @property
     def place(self) -> tuple[int, int]:
-        """The receipt's round and exchange."""
+        """(round, exchange) of the receipt."""
         return self.round, self.exchange
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the line's object, without its hash."""
+        """Returns the JSON object of the receipt's line, without the key "hash"."""
         return {**super().to_json(), "type": "answer", "format": FORMAT}
 
     @classmethod
@@ -113,10 +113,10 @@ class Receipt(Encoded):
 
 @dataclass(frozen=True)
 class Commits(Encoded):
-    """The number of states (commits) that a party had stored when it answered an exchange.
+    """The number of states that a site's party of a sum had stored when it answered an exchange.
 
-    A state with fewer commits is a restored older one: from it, the party could answer the exchange
-    twice.
+    Each stored state is a commit. A state with fewer commits is a restored older one: from it, the
+    party could answer the exchange twice.
     """
 
     run: str
@@ -126,11 +126,11 @@ class Commits(Encoded):
 
     @property
     def place(self) -> tuple[int, int]:
-        """The round and exchange."""
+        """(round, exchange) of the answer."""
         return self.round, self.exchange
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the line's object, without its hash."""
+        """Returns the JSON object of the line, without the key "hash"."""
         return {**super().to_json(), "type": "commits", "format": FORMAT}
 
     @classmethod
@@ -150,7 +150,7 @@ class Lost(Encoded):
     """States that receipts were lost, so that no bound on the clients' epsilon is known."""
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the line's object, without its hash."""
+        """Returns the JSON object of the line, without the key "hash"."""
         return {"type": "lost", "format": FORMAT}
 
 
@@ -169,7 +169,7 @@ def read_line(link: chain.Link) -> Line:
 
 @dataclass(frozen=True)
 class AnsweredRun:
-    """Summary of the answers to one run."""
+    """Summary of a site's answers to one run: the numbers of answered rounds and exchanges."""
 
     federation: str
     run: str
@@ -183,7 +183,7 @@ class AnsweredRun:
 def charges_restated(
     spending: Spending, assumed: Assumed | None, against: str | None, now: Assumed
 ) -> Counter[Event]:
-    """Returns the charged events of one run, restated for another adversary.
+    """Returns the charges of one run as events that hold against another adversary, counted.
 
     Args:
       spending: counts of the charged events.
@@ -201,7 +201,14 @@ def charges_restated(
 
 @dataclass
 class RunReceipts:
-    """All lines of one run in a site's receipts."""
+    """All lines of one run in a site's receipts.
+
+    Attributes:
+      first: the first receipt.
+      lines: the receipts by (round, exchange), oldest first.
+      rounds: the first receipt of each round.
+      events: the number of rounds by their two events (`Receipt.event`, `Receipt.alone`).
+    """
 
     first: Receipt
     lines: dict[tuple[int, int], Receipt] = field(default_factory=dict)
@@ -211,7 +218,7 @@ class RunReceipts:
     """The number of states that the party of the last exchange's sum stored."""
 
     def take(self, receipt: Receipt) -> None:
-        """Adds a receipt. Raises `Declined` if it cannot follow the earlier ones."""
+        """Adds a receipt. Raises `Declined` as `refuse_replay` does."""
         self.refuse_replay(receipt)
         self.lines[receipt.place] = receipt
         self.commits = 0
@@ -221,11 +228,11 @@ class RunReceipts:
 
     @property
     def last(self) -> tuple[int, int]:
-        """The last answered round and exchange."""
+        """(round, exchange) of the last receipt."""
         return next(reversed(self.lines))
 
     def spending(self, alone: bool, now: Assumed) -> Counter[Event]:
-        """Returns the counts of charged events, restated for the adversary `now`.
+        """Returns the charges as events that hold against the adversary `now`, counted.
 
         Args:
           alone: whether to count the events that hold if only this site is trusted.
@@ -246,7 +253,11 @@ class RunReceipts:
         return "others" if alone else "sites"
 
     def refuse_replay(self, receipt: Receipt) -> None:
-        """Raises `Declined` if `receipt` cannot follow the lines of its run."""
+        """Raises `Declined` if `receipt` cannot follow the earlier receipts of its run.
+
+        It cannot if its exchange was answered or precedes the last one, if its federation,
+        configuration or charge differs, or if its round is beyond the prepaid rounds.
+        """
         first, where = self.first, f"run {receipt.run}, round {receipt.round}"
         if (first.federation, first.config) != (receipt.federation, receipt.config):
             reason = f"{where}: its federation or configuration differs from the run's first round"

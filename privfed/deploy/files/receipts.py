@@ -4,13 +4,13 @@ The lines are hash-chained (`accounting.chain`). A receipt states the exchange (
 round, exchange) and digests of the model, of all bytes of the question and of the configuration. It
 also states the two events that the round charges to each client of this site. One holds against a
 server that colludes with other sites, the other if only this site is trusted (rules of proof,
-section 9.6). Other lines state how many states a sum's party has stored (`Commits`). A line
-contains no time, no number of clients and no client data.
+section 9.6). Other lines state the number of states that a sum's party has stored (`Commits`), or
+that receipts were lost (`Lost`). A line contains no time, no number of clients and no client data.
 
-Order: a receipt is durable before clients are sampled, and the answer is sent after that. One that
-a crash left incomplete is removed and costs nothing, since no clients were sampled for it and no
-answer was sent. A complete one is charged, whether its answer arrived or not. All lines of a file
-concern the clients of one table; a site folder has one table.
+Order: a receipt is durable before clients are sampled, and the answer is sent after that. A receipt
+that a crash left incomplete is removed and costs nothing: no clients were sampled for it, and no
+answer was sent. A complete receipt is charged, whether its answer arrived or not. All lines of a
+file concern the clients of one table; a site folder has one table.
 """
 
 from __future__ import annotations
@@ -88,9 +88,10 @@ class Receipts:
 
     @classmethod
     def recover(cls, path: Path, witness: Path | None = None) -> Receipts:
-        """Returns the receipts without an incomplete last line, whose question was never answered.
+        """Loads the receipts, and removes an incomplete last line, which was never answered.
 
-        Lines are also appended to the `witness`. Raises `LedgerBroken` if the file lacks its lines.
+        Lines are also appended to the `witness`. Raises `LedgerBroken` as `load` does, if the file
+        lacks lines of the witness, or if the witness is unusable.
         """
         receipts = cls.load(path)
         if witness is not None:
@@ -127,7 +128,7 @@ class Receipts:
         return frozenset(run.first.population for run in self._runs.values())
 
     def last(self, run: str) -> Receipt | None:
-        """Returns the last receipt of `run`; None if no question of `run` was answered."""
+        """Returns the last receipt of `run`; None if there is none."""
         answered = self._runs.get(run)
         return answered.lines[answered.last] if answered else None
 
@@ -137,7 +138,7 @@ class Receipts:
         return self._joint()
 
     def _joint(self, now: Assumed | None = None) -> Assumed:
-        """Returns the joint adversary of all runs and `now`.
+        """Returns the joint adversary of all runs and, if given, of `now`.
 
         A party remains trusted only if all of these adversaries leave it trusted.
         """
@@ -156,7 +157,7 @@ class Receipts:
           now: adversary of a requested run, if any; it is part of the joint adversary.
 
         Raises:
-          Incomposable: if a run gives no guarantee against the joint adversary.
+          Incomposable: if a run gives no guarantee against that adversary, or receipts were lost.
         """
         if self.lost:
             raise Incomposable("receipts of this site were lost (privfed site recover)")
@@ -166,11 +167,11 @@ class Receipts:
     def following(
         self, spending: Spending, assumed: Assumed | None, against: str | None
     ) -> tuple[Spending, Spending]:
-        """Returns all charges, restated for the joint adversary with a further run.
+        """Returns all charges, restated for the joint adversary of all runs and a further run.
 
         Args:
           spending: planned charges of the further run.
-          assumed: its adversary.
+          assumed: adversary of the further run.
           against: "sites" for charges against a server that colludes with other sites, "others"
             for charges if only this site is trusted; None if these are the same.
 
@@ -178,7 +179,7 @@ class Receipts:
           The charges so far, and those of the further run.
 
         Raises:
-          Incomposable: if a run gives no guarantee against the joint adversary.
+          Incomposable: as `spending` does.
         """
         return self.spending(now=assumed), charges_restated(
             spending, assumed, against, self._joint(assumed)
@@ -197,7 +198,7 @@ class Receipts:
         return replace(bound, against="sites"), replace(alone, against="others")
 
     def _guarantee(self, delta: float, alone: bool = False) -> Guarantee:
-        """Returns the guarantee of all runs at `delta`; epsilon is infinite if a run has none."""
+        """Returns the guarantee of all runs at `delta`; infinite epsilon if `spending` fails."""
         try:
             with terms_are_whole():
                 return guarantee(self.spending(alone), delta)
@@ -207,11 +208,11 @@ class Receipts:
             raise LedgerBroken(f"{self.path}: {public_text(error)}") from None
 
     def affords(self, limit: SpendingLimit, receipt: Receipt, rounds: int = 1) -> bool:
-        """Whether all charges and that of `receipt` are within `limit`; true for a charged round.
+        """Whether `limit` covers all charges and that of `receipt`; false once receipts were lost.
 
         Args:
           limit: delta, and the largest epsilon against a server that colludes with other sites.
-          receipt: the exchange to charge.
+          receipt: the exchange to charge. If its round is charged already, the result is true.
           rounds: number of rounds expected from the run; their composition is computed at once.
         """
         if self.lost:
@@ -237,9 +238,7 @@ class Receipts:
             return False
 
     def charged(self, receipt: Receipt, limit: SpendingLimit, rounds: int = 1) -> str:
-        """Charges `receipt` durably, before clients are sampled.
-
-        If an identical receipt was charged already, nothing is charged.
+        """Charges `receipt` durably, before clients are sampled; an identical one only once.
 
         Args:
           receipt: the exchange to charge.
@@ -264,7 +263,7 @@ class Receipts:
         return self.head
 
     def refuse(self, receipt: Receipt, limit: SpendingLimit, rounds: int = 1) -> None:
-        """Declines a `receipt` that cannot follow those of its run, or would exceed `limit`."""
+        """Raises `Declined` if `receipt` cannot follow those of its run, or exceeds `limit`."""
         if run := self._runs.get(receipt.run):
             run.refuse_replay(receipt)
         if not self.affords(limit, receipt, rounds):
@@ -282,7 +281,7 @@ class Receipts:
         self._append(Commits(run, round, exchange, count))
 
     def commits(self, run: str) -> int:
-        """Returns the recorded number of commits in the last exchange of `run`; 0 if none."""
+        """Returns the number of states recorded for the last exchange of `run`; 0 if none is."""
         return self._runs[run].commits if run in self._runs else 0
 
     def to_json(self, limit: SpendingLimit) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""The folder `state/` of a site, with one folder per run, which only its owner may read.
+"""The folder `state/` of a site, which only its owner may read, with one folder per run.
 
-A run's folder contains its declaration, the question and the party's state of the current sum, and
-a copy of the coordinator's ledger, to which lines are only added.
+A run's folder contains its declaration, a copy of the coordinator's ledger, to which lines are only
+added, and two files on the current sum: the question (the coordinator's request for the sum), and
+the state of the site's party (its participant in the sum).
 
 A coordinator could roll its ledger back (to charge rounds once and sample them twice), or use a
 second ledger. It would then send a site lines that differ from earlier ones. The site refuses these
@@ -26,7 +27,7 @@ from privfed.deploy.site.policy import Code, Declined, Refusal
 
 @dataclass(frozen=True)
 class PartyStore:
-    """The question of the current sum and the state of the sum's party, in a private folder.
+    """The question of the current sum and the state of the site's party, in a private folder.
 
     A question is durable before its party's first state. The folder holds secrets: do not back it
     up or restore it.
@@ -73,7 +74,10 @@ class PartyStore:
 
 @dataclass
 class LedgerCopy:
-    """A site's verified copy of the coordinator's ledger, in the file at `path`."""
+    """A site's verified copy of the coordinator's ledger, in the file at `path`.
+
+    Raises `Declined` if the file holds no valid ledger; an incomplete last line is removed.
+    """
 
     path: Path
 
@@ -90,7 +94,7 @@ class LedgerCopy:
 
     @property
     def head(self) -> bytes:
-        """The hash of the last line, 32 bytes."""
+        """The hash of the last line, 32 bytes; all zero before the first line."""
         return bytes.fromhex(self._heads[-1])
 
     @property
@@ -168,7 +172,7 @@ def _declined(reason: str) -> Declined:
 
 @dataclass(frozen=True)
 class RunState:
-    """A run's declaration, a copy of its ledger, and the state of the current sum's party."""
+    """The folder of one run at a site: declaration, copy of the ledger, and the current sum."""
 
     folder: Path
 
@@ -182,7 +186,7 @@ class RunState:
         return LedgerCopy(self.folder / "ledger.jsonl")
 
     def declare(self, declaration: bytes) -> None:
-        """Stores durably a `declaration`, which the site uses from now on."""
+        """Stores the bytes of a `declaration` durably; it replaces an earlier declaration."""
         before = os.umask(0o077)
         try:
             make_folder(self.folder, 0o700)

@@ -76,11 +76,11 @@ class SiteFolder:
 
         Args:
           name: the site's name.
-          witness: path of a second copy of the receipts; None for none.
+          witness: path of a second copy of the receipts, also created; None for none.
 
         Raises:
-          Refused: if the name is invalid, the folder is not empty, or the witness exists or is
-            inside of it; nothing is changed.
+          Refused: if the name is invalid, the folder is not empty, or `witness` exists, is inside
+            the folder, or is in a folder that does not exist; nothing is changed.
         """
         key = SiteKey.draw(name)
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):

@@ -23,10 +23,11 @@ class ReceiptsWitness:
     receipts: Path
 
     def missing(self) -> list[bytes]:
-        """Returns the lines that the receipts lack, without line ends.
+        """Returns the lines of the copy that the receipts lack, without line ends.
 
         Raises:
-          LedgerBroken: if either file cannot be read, or neither is the beginning of the other.
+          LedgerBroken: if either file cannot be read, neither is the beginning of the other, or the
+            copy is not an existing file outside the folder of the receipts.
         """
         self._refuse_place()
         copied, ours = (_lines(each) for each in (self.path, self.receipts))  # an agent may write
@@ -47,7 +48,7 @@ class ReceiptsWitness:
             )
 
     def restore(self) -> int:
-        """Appends the lines that the receipts lack, and returns their number.
+        """Appends to the receipts the lines that they lack, and returns the number of these lines.
 
         Raises:
           LedgerBroken: as `missing` does; also if the witness is no valid chain.
@@ -59,9 +60,10 @@ class ReceiptsWitness:
         return len(missing)
 
     def catch_up(self) -> None:
-        """Appends the lines that the witness lacks, after a crash between the two files.
+        """Appends to the witness the lines that it lacks after a crash between the two writes.
 
-        Raises `LedgerBroken` if the file holds anything else than the beginning of the receipts.
+        Raises `LedgerBroken` if the witness does not hold the beginning of the receipts, or cannot
+        be written.
         """
         lines = _joined(_lines(self.receipts))
         try:
@@ -78,7 +80,7 @@ class ReceiptsWitness:
             raise refused from error
 
     def _refuse_place(self) -> None:
-        """Raises `LedgerBroken` unless the witness is another existing file in another folder."""
+        """Raises `LedgerBroken` unless the witness is a file outside the folder of the receipts."""
         folder = self.receipts.parent.resolve()
         if self.path.is_symlink() or self.path.resolve().is_relative_to(folder):
             raise LedgerBroken(
@@ -112,7 +114,10 @@ def _joined(lines: list[bytes]) -> bytes:
 
 
 def _lines(path: Path) -> list[bytes]:
-    """Returns the complete lines of the file at `path`; none if it does not exist."""
+    """Returns the complete lines of the file at `path`; an empty list if there is no file.
+
+    Raises `LedgerBroken` if the file cannot be read.
+    """
     try:
         return regular.read_bytes(path).split(b"\n")[:-1] if path.exists() else []
     except OSError as error:

@@ -42,7 +42,7 @@ class ExampleForm:
         return cls(shapes[0], _name(x.dtype), shapes[1], _name(y.dtype), examples.classes)
 
     def zeros(self, count: int) -> Examples:
-        """Returns `count` synthetic examples of this form, all zero."""
+        """Returns `count` synthetic examples of this form; features and labels are zero."""
         x = torch.zeros((count, *self.x), dtype=_TYPES[self.x_type])
         return Examples(x, torch.zeros((count, *self.y), dtype=_TYPES[self.y_type]), self.classes)
 
@@ -54,7 +54,7 @@ class Declaration:
     Attributes:
       opening: first line of the ledger. It states the digest of the run file, and its hash
         identifies the run.
-      text: the run file.
+      text: the text of the run file.
       examples: shapes and types of the model's examples.
       constants: tensors of the model that training does not change.
       sealing: the coordinator's public X25519 key, 32 bytes, to which plain sums are sealed.
@@ -83,12 +83,12 @@ class Declaration:
 
     @property
     def run(self) -> bytes:
-        """The hash of the ledger's first line, 32 bytes. Raises `BadMessage` for a bad line."""
+        """The hash of `opening`, 32 bytes. Raises `BadMessage` if it is no ledger's first line."""
         return bytes.fromhex(self._first["hash"])
 
     @property
     def terms(self) -> Mapping[str, Any]:
-        """The terms in the ledger's first line. Raises `BadMessage` if that line is invalid."""
+        """The run's public terms in `opening`. Raises `BadMessage` if it is no first line."""
         return dict(self._first.get("terms", {}))
 
     @property
@@ -100,14 +100,14 @@ class Declaration:
         return link
 
     def encode(self) -> bytes:
-        """Returns the byte form."""
+        """Returns the bytes from which `decode` restores this declaration."""
         tensors = {name: value.cpu().contiguous() for name, value in self.constants.items()}
         parts = (self.opening, self.text.encode(), self._form)
         return self.sealing + b"".join(map(sized, parts)) + save(tensors)
 
     @property
     def _form(self) -> bytes:
-        """The byte form of `examples`."""
+        """`examples` as JSON, in bytes."""
         form = self.examples
         facts = {
             "x": list(form.x),

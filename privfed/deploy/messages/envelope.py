@@ -32,7 +32,8 @@ class Kind(IntEnum):
     DECLARATION = 3
     """The declaration of a run, before any question."""
     ANSWERED = 4
-    """The last exchange that the site answered, of any run, before a declaration."""
+    """Asks before a declaration whether the site's receipts contain the last exchange that it
+    answered, of any run."""
 
 
 class Reply(IntEnum):
@@ -74,7 +75,7 @@ class Envelope:
         return start + hashlib.sha256(self.body).digest()
 
     def signed(self, key: Ed25519PrivateKey) -> Self:
-        """Returns the same message, signed by the holder of `key`."""
+        """Returns the same message, signed with `key`."""
         return replace(self, signature=key.sign(self.text))
 
     def signed_by(self, public: bytes) -> bool:
@@ -82,7 +83,7 @@ class Envelope:
         return verified(public, self.signature, self.text)
 
     def encode(self) -> bytes:
-        """Returns the byte form."""
+        """Returns the bytes from which `decode` restores this message."""
         start = _FORMAT + self.federation + self.run + bytes([self.kind])
         return start + sized(self.body) + self.signature
 
@@ -125,7 +126,7 @@ class Greeter:
     key: Ed25519PrivateKey
 
     def hello(self) -> bytes:
-        """Returns a new greeting."""
+        """Returns the bytes of a new greeting: a signed message with fresh random bytes."""
         federation = bytes.fromhex(self.federation.digest())
         envelope = Envelope(federation, NO_RUN, Kind.HELLO, bytes(random_key()))
         return envelope.signed(self.key).encode()
@@ -146,7 +147,7 @@ class Greeter:
 
 
 def greeting(key: SiteKey, hello: bytes) -> bytes:
-    """Returns the answer's body to the greeting `hello`: the site's public key and signature."""
+    """Returns the body of a site's answer to the greeting `hello`: public key and signature."""
     return key.public.raw + key.sign(_text(hello))
 
 

@@ -1,4 +1,4 @@
-"""An exchange of a run, as a coordinator names it to a site."""
+"""The identifier of one exchange of a run, as a coordinator sends it to a site."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RUN, _MOST = re.compile("[0-9a-f]{64}"), 10**9
 
 @dataclass(frozen=True)
 class Place:
-    """An exchange: the run's hash in hexadecimal, the round, and the number of the exchange."""
+    """Identifies an exchange: the run's hash in hexadecimal, the round, the exchange's number."""
 
     run: str
     round: int
@@ -37,12 +37,12 @@ class Place:
         return cls(run, *counts)
 
     def encode(self) -> bytes:
-        """Returns the byte form."""
+        """Returns the fields as JSON, in bytes."""
         return json.dumps(self.to_json(), sort_keys=True).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Place:
-        """Parses the byte form. Raises `BadMessage` if it is malformed."""
+        """Parses the bytes of `encode`. Raises `BadMessage` if they are malformed."""
         try:
             return cls.from_json(from_json(data.decode()))
         except (LookupError, TypeError, ValueError) as error:

@@ -1,6 +1,7 @@
-"""Questions ask a site for a sum: they contain the released model and other inputs of the clients.
+"""Questions, by which a coordinator asks a site for one sum, and the sealed answers.
 
-The site's answer is sealed: a sum that only the coordinator can read, signed by the site.
+A question contains the released model and the other inputs of the clients' training. The answer is
+sealed: a sum that only the coordinator can read, signed by the site.
 
 The numbers of a sum are float64, little-endian. The coordinator declares an X25519 key; a site
 seals to it with a fresh key for each sum (ECIES, by `privfed.secure.primitives`).
@@ -37,7 +38,7 @@ Shape = tuple[tuple[int, ...], torch.dtype]
 
 @dataclass(frozen=True)
 class QuestionForm:
-    """The task, scale and layout of an exchange, and the shapes of all its tensors."""
+    """The task, scale and layout of a question's exchange; shapes and types of all its tensors."""
 
     task: str
     scale: float
@@ -46,7 +47,7 @@ class QuestionForm:
 
 
 def rehearsed_questions(algorithm: Algorithm, state: TrainingState, round: int) -> list[Question]:
-    """Returns the questions of a `round` that begins at `state` and whose releases are zeros.
+    """Returns the questions of a simulated `round` from `state`, in which all releases are zero.
 
     The forms of the questions (`Question.form`) depend on public constants only, so every round of
     this algorithm has the same forms.
@@ -60,7 +61,10 @@ def rehearsed_questions(algorithm: Algorithm, state: TrainingState, round: int) 
 
 @dataclass(frozen=True)
 class Question:
-    """The question of exchange `number` of a round, with the mechanism's public `state`."""
+    """A coordinator's request for the sum of exchange `number` of a round.
+
+    `state` is the mechanism's public state.
+    """
 
     round: int
     number: int
@@ -73,11 +77,11 @@ class Question:
         return model_hash(self.exchange)
 
     def width(self, algorithm: Algorithm) -> int:
-        """Returns the length of a bounded row that answers this question."""
+        """Returns the number of entries of a client's bounded row that answers this question."""
         return algorithm.mechanism.width(algorithm.wire(self.exchange.layout))
 
     def encode(self) -> bytes:
-        """Returns the byte form: scalars and names as JSON, then the tensors."""
+        """Returns the question in bytes: scalars and names as JSON, then the tensors."""
         facts = {
             "round": self.round,
             "number": self.number,
@@ -90,7 +94,7 @@ class Question:
 
     @classmethod
     def decode(cls, data: bytes) -> Question:
-        """Parses a question. Raises `BadMessage` if it is malformed or not finite."""
+        """Parses a question. Raises `BadMessage` if malformed, without a model, or not finite."""
         reader = Reader(data)
         try:
             facts: Any = from_json(reader.sized().decode())
@@ -127,7 +131,7 @@ def _named(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _without(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the tensors whose names have the prefix `group`, by their names without it."""
+    """Returns the tensors whose names have the prefix `group`, by names without this prefix."""
     start = f"{group}/"
     return {name[len(start) :]: value for name, value in tensors.items() if name.startswith(start)}
 
@@ -179,7 +183,7 @@ class SealedSums:
 
         Args:
           data: the sealed sum.
-          length: length of the sum.
+          length: number of entries of the sum.
           site: the site's public signing key.
           coordinator: the coordinator's X25519 key pair.
 

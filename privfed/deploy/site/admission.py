@@ -17,6 +17,8 @@ from privfed.run.setup import Setup
 class Admission:
     """Charges the questions of one run to a site's receipts, within the site's current budget.
 
+    A question is a coordinator's request for one sum.
+
     The cost of a round follows from the plan, which every site computes from public facts (rules of
     proof, section 9.6), and never from the coordinator's claims. The coordinator's own ledger must
     state the charge first.
@@ -52,6 +54,7 @@ class Admission:
 
         Raises:
           Declined: if the question cannot be charged; nothing is charged.
+          LedgerBroken: as `Receipts.charged` does.
         """
         rounds = self.setup.plan.config.run.rounds
         self._refuse_uncharged(question, rounds)
@@ -63,7 +66,7 @@ class Admission:
         self.receipts.charged(receipt, self.limit(), rounds)
 
     def refuse_spent(self) -> None:
-        """Declines a run whose next round would exceed the budget.
+        """Raises `Declined` if the run's next round would exceed the budget.
 
         This is called when a run is declared, so that the coordinator charges no round that this
         site would decline.
@@ -94,12 +97,12 @@ class Admission:
         )
 
     def committed(self, count: int) -> None:
-        """Records durably that the last question's party stored `count` states."""
+        """Records durably that the site's party of the last sum stored `count` states."""
         self.receipts.committed(self.run, count)
 
     @property
     def commits(self) -> int:
-        """The recorded number of states that the last question's party stored."""
+        """The recorded number of states that the site's party of the last sum stored."""
         return self.receipts.commits(self.run)
 
     def is_last(self, digest: str) -> bool:
@@ -108,7 +111,10 @@ class Admission:
         return last is not None and last.question == digest
 
     def _refuse_uncharged(self, question: Question, rounds: int) -> None:
-        """Declines a question of no exchange of the run, or of a round not charged as planned."""
+        """Raises `Declined` for an exchange that the run lacks, or a round not charged as planned.
+
+        The charge is that in the coordinator's ledger.
+        """
         exchanges = self.setup.algorithm_in(question.round).exchanges
         if not (1 <= question.round <= rounds and 0 <= question.number < exchanges):
             reason = (

@@ -1,4 +1,4 @@
-"""A site's answers to its coordinator: protocol messages, or fixed words that reveal no data."""
+"""A site's agent, which answers the coordinator by protocol messages or by fixed words."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Agent:
 
 
 class _Unsigned(Exception):
-    """Raised for a message that the coordinator did not sign, or of another federation."""
+    """Raised for a message of another federation, or one that the coordinator did not sign."""
 
 
 LARGEST = 1 << 30
@@ -152,7 +152,8 @@ def open_member(folder: SiteFolder, alone: bool = True) -> Membership:
       Refused: if a file is invalid, the receipts charge another population, or the federation does
         not name the site's key.
       Broken: if the key cannot be used, or other users have access to the folder.
-      LedgerBroken: if the receipts cannot be read, or their hash chain is broken.
+      LedgerBroken: if the receipts cannot be read, their hash chain is broken, or they lack lines
+        of their witness or an answered question.
     """
     _refuse_open_folder(folder.path)
     key, federation = SiteKey.read(folder.key), FederationFile.read(folder.federation)

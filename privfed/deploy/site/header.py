@@ -1,7 +1,7 @@
 """The header of a site's table, read without any byte of a row.
 
-Whether a table has the declared columns may be told to the coordinator, but nothing that depends on
-a client's rows (rules of proof, section 9.1, S1). The usual reader decodes rows together with the
+The coordinator may learn whether a table has the declared columns, but nothing that depends on a
+client's rows (rules of proof, section 9.1, S1). The usual reader decodes rows together with the
 header, so that a cell that cannot be decoded would change the answer.
 """
 
@@ -41,26 +41,25 @@ class _Header:
 
     @property
     def naming(self) -> str:
-        """Where the table states its column names."""
+        """The words by which messages name the place of the column names."""
         return "its first row"
 
     def names(self) -> list[str]:
-        """Returns the column names."""
         return [*self.columns]
 
     def hint(self, names: Sequence[str]) -> str:
-        """Returns no hint."""
         return ""
 
     def read(self, numbers: Called, words: Called) -> Columns:
-        """Reads nothing. Raises `_Present`."""
+        """Raises `_Present`, since the header has all requested columns."""
         raise _Present
 
 
 def header_lacks(source: ReadsTables, path: Path) -> str:
-    """Returns why the table at `path` lacks what `source` declares; "" if its header has it all.
+    """Returns the reason why the table at `path` cannot be read as `source` declares; "" if none.
 
-    "" also if the header cannot be read, which its rows may cause as well.
+    The reason is a missing file, or a declared column that is not in the header. Returns "" also if
+    the header cannot be read, since the rows may be the cause of that.
     """
     if not path.exists():
         return f"{path} does not exist"
@@ -87,7 +86,7 @@ def _names(path: Path, dialect: Dialect) -> tuple[str, ...] | None:
 
 
 def _csv_names(path: Path, dialect: Dialect) -> tuple[str, ...] | None:
-    """Returns the fields of the first record that is not empty; None if there is none."""
+    """Returns the fields of the first record that is not empty; None if the first MiB has none."""
     regular.refuse_irregular(path)
     decoder, text = codecs.getincrementaldecoder(dialect.encoding)(), ""
     with path.open("rb") as file:

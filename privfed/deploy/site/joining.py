@@ -75,7 +75,8 @@ class Membership:
         """Joins the declared run and returns the site's party in the run.
 
         Reading the table takes `reading` seconds (data.toml), since a varying time would reveal the
-        table's content. If it would take longer, the site takes part without clients.
+        table's content. If it would take longer, the site takes part without clients. Neither holds
+        if the site's policy allows simulations.
 
         Raises:
           Declined: if the site does not accept the run.
@@ -98,7 +99,7 @@ class Membership:
         """Raises `LedgerBroken` if the state of a run is newer than the receipts.
 
         A question is stored after its receipt is durable. A stored question without a receipt shows
-        that an older copy of the receipts was restored.
+        that an older copy of the receipts was restored. Does nothing once receipts are lost.
         """
         for folder in self.folder.state.glob("*"):
             question = RunState(folder).parties.question
@@ -272,7 +273,7 @@ class Membership:
 
 
 def _without_columns(reason: str) -> Refusal | None:
-    """Returns the refusal of a run because of the table's header; None for no `reason`."""
+    """Returns a refusal of the run because of its table for `reason`; None if that is empty."""
     return Refusal(Code.TABLE, reason) if reason else None
 
 
@@ -303,7 +304,7 @@ def too_slow(seconds: float, deadline: float) -> Refusal | None:
 
 
 def built(text: str, table: SiteTable) -> Config:
-    """Returns a site's configuration of the run file `text`; declines an invalid run file."""
+    """Returns a site's configuration of the run file `text`. Raises `Declined` if it is invalid."""
     try:
         return site_config(text, table)
     except Declined:

@@ -1,4 +1,6 @@
-"""A site's party of one sum, for any protocol. It commits (stores its state durably), then answers.
+"""A site's party of a sum: the object that takes part in one sum for the site.
+
+A party commits (stores its state durably) before each answer.
 
 The coordinator sees plain sums, with or without the site's own noise. A party computes at most one
 sum per question: it stores a mark before the computation, and the sum before it sends the sum. A
@@ -75,7 +77,7 @@ class PlainParty:
         return True
 
     def end(self) -> None:
-        """Stores durably that the party answers no further message."""
+        """Commits that the party answers no further message."""
         self._committed(_OVER)
 
     def _committed(self, state: bytes) -> None:
@@ -103,7 +105,10 @@ class PlainParties:
     def __call__(
         self, question: Question, state: bytes | None, commit: Commit, least: int
     ) -> PlainParty:
-        """Returns the party of the sum for `question`. Raises `BadState` if `state` is unusable."""
+        """Returns the party of the sum for `question`; the arguments are those of `MakesParties`.
+
+        Raises `BadState` if `state` is damaged, or has fewer than `least` commits.
+        """
         if state == b"":
             raise BadState("damaged", "the state is empty")
         counted = {None: 0, _BEGUN: 1, _OVER: 3}.get(state, 2)
@@ -134,7 +139,10 @@ class MaskedParties:
     def __call__(
         self, question: Question, state: bytes | None, commit: Commit, least: int
     ) -> CommittedParty:
-        """Returns the party of the sum for `question`. Raises `BadState` if `state` is unusable."""
+        """Returns the party of the sum for `question`; the arguments are those of `MakesParties`.
+
+        Raises `BadState` if `state` is damaged, or has fewer than `least` commits.
+        """
         client = self._client(question, state)
         return CommittedParty(client, lambda state: commit(state, client.progress.commits), least)
 

@@ -112,14 +112,14 @@ def _built_in(kind: str, *without: str) -> tuple[str, ...]:
 
 
 class SpendingLimit(Part):
-    """The budget of each client in this site's table, over all runs."""
+    """The budget (ε at δ) of each client in this site's table, over all runs that it answers."""
 
     epsilon: float = Field(2.0, gt=0)
     delta: float = Field(1e-5, gt=0, lt=1)
 
 
 class Requirements(Part):
-    """Requirements that a run has to meet."""
+    """The requirements of a site's policy on every run."""
 
     protocols: Annotated[list[str], _names(_built_in("protocol"))] = ["masks"]
     mechanisms: Annotated[list[str], _names(_built_in("mechanism", "none"))] = [

@@ -43,7 +43,7 @@ class _Request:
 
     @property
     def stated(self) -> bool:
-        """Whether the run's source states its model and objective (see `_releases`)."""
+        """Whether the data source fixes the run's model and objective (see `_releases`)."""
         return isinstance(self.config.source, StatesRelease)
 
 

@@ -46,7 +46,10 @@ class ReadsTables(Protocol):
 
 
 def most_examples(config: Config, table: SiteTable) -> int:
-    """Returns the largest number of examples of one client at a site."""
+    """Returns the largest number of examples of one client at a site.
+
+    It is 1 for a release of statistics, which makes one example of all rows of a client.
+    """
     return 1 if isinstance(config.source, StatesRelease) else table.rows
 
 
@@ -123,9 +126,10 @@ def readable_examples(source: Part, table: SiteTable) -> Readings:
 
 
 def _good(clients: Indices, fault: Callable[[Indices], str]) -> tuple[Indices, Counter[str]]:
-    """Returns the `clients` with readable rows, and the number of others by cause.
+    """Returns the `clients` with readable rows, and the number of other clients by cause.
 
-    Groups that cannot be read are bisected.
+    `fault` returns the cause why the rows of some clients cannot be read; "" if they can. Groups
+    that cannot be read are bisected.
     """
     waiting, good = [clients], [np.empty(0, dtype=np.int64)]
     causes: Counter[str] = Counter()
@@ -162,7 +166,9 @@ def synthetic_clients(config: Config, form: ExampleForm, count: int = 0) -> Fede
 def site_population(
     examples: Examples, config: Config, table: SiteTable, form: ExampleForm, site: str
 ) -> Federation:
-    """Returns a site's clients, each with at most its first `table.rows` rows, or its one example.
+    """Returns a site's clients, each with at most its first `table.rows` rows.
+
+    In a release of statistics, each client has one example of all of its rows.
 
     Args:
       examples: examples read from the site's table, with owners.

@@ -17,25 +17,33 @@ from privfed.core.errors import Refused, public_text
 
 @runtime_checkable
 class StatesRelease(Protocol):
-    """A source that states the run of its release, and makes one example of a client's rows."""
+    """A source of a release of statistics, which fixes the run that makes this release.
+
+    It makes one example of all rows of a client.
+    """
 
     purpose: ClassVar[str]
     """The release that the source is for, as policies name it."""
 
     def release_of(self, config: Config) -> Config:
-        """Returns the run that releases this source over the population of `config`.
+        """Returns the run that makes this release over the population of `config`.
 
-        Raises `Refused` if there is none.
+        Raises `Refused` if there is no such run.
         """
 
 
 def purpose_of(config: Config) -> str:
-    """Returns the release that a run requests in each round that does not evaluate."""
+    """Returns the release in the run's rounds that do not evaluate, as policies name it.
+
+    This is the `purpose` of its source, or "training".
+    """
     return config.source.purpose if isinstance(config.source, StatesRelease) else "training"
 
 
 def other_keys(config: Config) -> Iterator[str]:
-    """Yields the keys in which a run differs from the release that its source states.
+    """Yields a text for each key in which a run differs from the release that its source states.
+
+    If the source states no release for this run, yields one text with the reason.
 
     Of [run] only the rounds are compared: its other keys concern speed, or simulations, which have
     a check of their own.

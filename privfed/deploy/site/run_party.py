@@ -42,7 +42,10 @@ class Late(Aborted):
 
 @dataclass(frozen=True)
 class FixedTime:
-    """Returns data-dependent results a fixed number of `seconds` after the call; 0: at once."""
+    """Returns data-dependent results a fixed number of `seconds` after the call; 0: at once.
+
+    A random delay is added (`blur`).
+    """
 
     seconds: float
     blur: float = 0.02
@@ -94,6 +97,8 @@ class FixedTime:
 class RunParty:
     """Answers a site's messages in one run; the caller has verified the coordinator's signatures.
 
+    A question is a coordinator's request for one sum; steps are the further messages of that sum.
+
     A question whose form differs from the run's is refused first: otherwise, whether it fails could
     depend on whether clients were sampled. Then `admission` declines the question, or charges it to
     the site's receipts durably, before clients are sampled.
@@ -122,8 +127,9 @@ class RunParty:
         """Returns the answer to a question: starts its sum, or repeats the current sum's answer.
 
         Raises:
-          Declined: if the question is not admitted.
-          Aborted: if the question is malformed, its party's state was lost, or its row was late.
+          Declined: if `admission` declines the question.
+          Aborted: if the question is malformed, the state of its party was lost, or the site's row
+            was not ready in time (`Late`).
         """
         requested = _Request.decode(body)
         if (party := self._restored(body)) is None:
@@ -156,7 +162,7 @@ class RunParty:
 
         Returns None if no question is stored, or it is not `body` (None: any question), or it was
         not the last to be charged.
-        Raises `BadMessage` if the state is unusable: the party's earlier answers are then unknown.
+        Raises `BadMessage` if the state is damaged or too old: earlier answers are then unknown.
         """
         if (last := self.store.read()) is None or body not in (None, last[0]):
             return None
@@ -171,7 +177,7 @@ class RunParty:
     def _party_of(self, question: Question, state: bytes | None = None) -> Party:
         """Returns the party of `question`, new or restored from a `state`.
 
-        Whenever it stores a state, the receipts record the number of its states.
+        Whenever the party stores a state, the receipts record the number of states stored so far.
         """
 
         def commit(state: bytes, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Checks for a site's operator whether the site would take part in a run, and at what cost.
+"""Checks for a site's operator whether the site would take part in a run, and computes its ε.
 
 No data are sent from the site, and nothing is charged.
 """
@@ -122,7 +122,7 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
 
 
 def _spent(member: Membership, setup: Setup, limit: SpendingLimit) -> float:
-    """Returns epsilon after the whole run; declines a run that exceeds the site's budget."""
+    """Returns epsilon after the whole run. Raises `Declined` if that exceeds the site's budget."""
     plan = setup.plan
     party = "sites" if plan.other is not None else None
     try:
@@ -158,7 +158,7 @@ def _open_table(path: Path) -> Iterator[str]:
 
 
 def _by_cause(config: Config, table: SiteTable, error: Refused) -> Refused:
-    """Returns `error` with the number of clients that each cause would exclude."""
+    """Returns `error`, extended by the number of clients that each cause would exclude."""
     read = readable_examples(config.parts["source"], table)
     if not read.causes:
         return error

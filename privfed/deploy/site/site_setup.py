@@ -38,7 +38,12 @@ _CHUNKS = 2
 
 
 def largest_cohort(setup: Setup, clients: int) -> int:
-    """Returns a cohort size that is exceeded with probability at most 1e-12 per round."""
+    """Returns a cohort size that a site exceeds with probability at most 1e-12 per round.
+
+    Args:
+      setup: the run, with its sampling rate.
+      clients: number of clients at the site.
+    """
     rate = setup.plan.cost.witness.rate
     if rate >= 1.0:
         return clients
@@ -127,9 +132,9 @@ def site_config(text: str, table: SiteTable) -> Config:
 
 
 def _with_keys(source: Part, keys: Mapping[str, Any]) -> Part:
-    """Returns the source with those of `keys` replaced that it has.
+    """Returns the source with the values of `keys` for those keys that it has.
 
-    Raises `Refused` if they contradict its columns.
+    Raises `Refused` if these values contradict the columns of the source.
     """
     there = {key: keys.get(key, value) for key, value in source.model_dump().items()}
     try:

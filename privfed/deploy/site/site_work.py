@@ -63,11 +63,11 @@ class IsolatedTraining:
         return self.executor.answering(cohort)
 
     def root(self, exchange: Exchange, round: int) -> Tensor:
-        """Returns the wrapped executor's answer on the server's own data."""
+        """Returns the wrapped executor's update on the server's own data."""
         return self.executor.root(exchange, round)
 
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
-        """Yields the answers of `cohort` in chunks, clients with most work first."""
+        """Yields the rows of `cohort` in chunks, clients with most work first."""
         ids, size = self.executor.by_work(cohort.clients), self.executor.chunk
         for start in range(0, len(ids), size):
             yield from self._answers(exchange, cohort, ids[start : start + size])
@@ -107,7 +107,7 @@ def flushes_denormals() -> bool:
 def questions_of_each_kind(setup: Setup) -> list[Question]:
     """Returns the questions of one training round and, if the run has any, one evaluation round.
 
-    They contain the run's initial model.
+    The questions contain the run's initial model.
     """
     rounds, state = setup.plan.config.evaluation_rounds, setup.initial_state()
     return [
@@ -161,7 +161,7 @@ class SiteWork:
         return forms
 
     def refuse_other_form(self, question: Question) -> None:
-        """Raises `BadMessage` if the run has no such exchange, or expects another form."""
+        """Raises `BadMessage` if the run lacks the question's exchange, or expects another form."""
         forms = self.forms[self._algorithm(question).evaluates]
         if not 0 <= question.number < len(forms):
             raise BadMessage("wrong exchange", "the exchange is not part of a round of this run")
@@ -169,7 +169,7 @@ class SiteWork:
             raise BadMessage("wrong form", "the question's form differs from this run's")
 
     def width(self, question: Question) -> int:
-        """Returns the length of a bounded row that answers `question`."""
+        """Returns the number of entries of a client's bounded row that answers `question`."""
         return question.width(self._algorithm(question))
 
     def _algorithm(self, question: Question) -> Algorithm:
@@ -195,7 +195,10 @@ class SiteWork:
         return sent.row
 
     def layers(self, question: Question) -> ClientNoise | None:
-        """Returns the noise in layers that the site's party adds to its row; None if none is."""
+        """Returns the noise in layers that the site's party adds to its row.
+
+        None if the noise of the run has no layers.
+        """
         noise = self.encoding(question).noise
         if not isinstance(noise, Layers):
             return None
@@ -253,9 +256,9 @@ class SiteWork:
                 accumulator.add(ids, rows)
 
     def _drawn(self, question: Question) -> ClientUpdates:
-        """Returns the updates of the round's cohort, which the round's first question samples.
+        """Returns the updates of the round's cohort, sampled at the first question of the round.
 
-        Raises `Aborted` for a later question if that cohort was sampled before a restart.
+        Raises `Aborted` for a later question if the cohort was sampled before a restart.
         """
         if self._updates is None or self._updates.cohort.round != question.round:
             if question.number > 0:

@@ -82,7 +82,7 @@ def model_file_digest(name: str) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """Returns the SHA-256 of the file at `path`, in the format of a policy."""
+    """Returns the SHA-256 of the file at `path` as policies state it: "sha256:" and 64 digits."""
     return DIGEST + hashlib.sha256(path.read_bytes()).hexdigest()
 
 

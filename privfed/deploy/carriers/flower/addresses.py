@@ -25,7 +25,7 @@ _RECORD, _NAME, _TYPE, _FORM = "privfed", "b", "uint8", "raw"
 
 
 def payload_content(data: bytes) -> RecordDict:
-    """Returns the content of a message that carries `data`."""
+    """Returns the content of a Flower message: one record with `data` as its only array."""
     array = Array(dtype=_TYPE, shape=(len(data),), stype=_FORM, data=data)
     return RecordDict({_RECORD: ArrayRecord({_NAME: array})})
 
@@ -33,7 +33,7 @@ def payload_content(data: bytes) -> RecordDict:
 def payload_bytes(message: Message) -> bytes:
     """Returns the bytes that `message` carries.
 
-    Raises `ValueError` for an error report, or a message of another form.
+    Raises `ValueError` for an error report, or if the content is not that of `payload_content`.
     """
     if message.has_error():
         raise ValueError("the message is an error report and carries no bytes")
@@ -60,15 +60,15 @@ class GridMail:
     grid: Grid
 
     def nodes(self) -> set[int]:
-        """Returns the nodes that Flower reports as alive, which may include nodes killed lately."""
+        """Returns the nodes that Flower reports as alive, even if they have just stopped."""
         return set(self.grid.get_node_ids())
 
     def ask(self, node: int, data: bytes, deadline: float) -> bytes | None:
         """Returns the reply of `node` to `data`; None if no valid reply arrives by `deadline`.
 
-        A reply is valid only if the queried node sent it in answer to this message. Flower may
-        block beyond `deadline` (`time.monotonic`) if an upload to it stalls: call this in a thread
-        that no other thread waits for.
+        Also returns None if Flower raises an error. A reply is valid only if the queried node sent
+        it in answer to this message. Flower may block beyond `deadline` (`time.monotonic`) if an
+        upload to it stalls: call this in a thread that no other thread waits for.
         """
         left = deadline - time.monotonic()
         if left <= 0:
@@ -82,9 +82,10 @@ class GridMail:
             return None
 
     def _reply(self, node: int, number: str, deadline: float) -> bytes | None:
-        """Returns the reply of `node` to message `number`; None for an error or after `deadline`.
+        """Returns the reply of `node` to the message with the id `number`.
 
-        Raises `ValueError` if the reply is malformed.
+        Returns None if Flower reports an error, or no reply arrives by `deadline`. Raises
+        `ValueError` if the reply is malformed.
         """
         pause, slowest = _MAIL_PAUSES
         while (left := deadline - time.monotonic()) > 0:
@@ -110,7 +111,10 @@ _SOON = 0.5
 
 @dataclass
 class _Node:
-    """The time from which a node may be greeted again, and the pause after that greeting."""
+    """The time `again` from which to greet a node again; 0: not greeted yet.
+
+    After that greeting, the node is not greeted for `pause` seconds.
+    """
 
     again: float = 0.0
     pause: float = _PAUSES[0]
@@ -120,7 +124,7 @@ class _Node:
 
 @dataclass
 class Addresses:
-    """Finds the sites of a federation, each at the node that last answered for the site.
+    """Finds the Flower node of each site: the node that last answered a greeting for that site.
 
     A greeting times out after `patience` seconds. All methods are thread-safe.
     """
@@ -135,7 +139,7 @@ class Addresses:
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def wait(self, site: int, deadline: float) -> int | None:
-        """Waits until `deadline` for the node of `site`, and returns it; None if none answered."""
+        """Returns the node of `site` once it is known; None if it is unknown at `deadline`."""
         while (left := deadline - time.monotonic()) > 0:
             with self._changed:
                 if site in self._node_of:
@@ -146,21 +150,28 @@ class Addresses:
         return None
 
     def forget(self, site: int, node: int) -> None:
-        """Discards the node of `site`, because a message sent to it there failed."""
+        """Discards `node` as the node of `site`, because a message to it failed.
+
+        Does nothing if another node is known for `site`.
+        """
         with self._changed:
             if self._node_of.get(site) == node:
                 del self._node_of[site]
                 self._nodes[node] = _Node(again=time.monotonic() + _SOON)
 
     def set_doubtful(self, site: int, doubtful: bool) -> None:
-        """Sets whether `site` is also searched at other nodes, because its node has no agent."""
+        """Sets whether the node of `site` is doubtful, because no agent of the site answers there.
+
+        A site with a doubtful node is also searched at other nodes.
+        """
         with self._changed:
             (self._doubtful.add if doubtful else self._doubtful.discard)(site)
 
     def look(self) -> None:
-        """Greets new nodes in the background, and nodes without a site again while one is sought.
+        """Greets, in the background, nodes that are not the node of any site.
 
-        A site is sought if it has no node, or if its node is doubtful.
+        A new node is greeted once. It is greeted again only while a site is sought: a site whose
+        node is unknown or doubtful.
         """
         with self._changed:
             if self._looking:
@@ -179,7 +190,7 @@ class Addresses:
                 self._looking = False
 
     def _to_greet(self, alive: set[int]) -> list[int]:
-        """Returns the `alive` nodes to greet now; discards nodes that are not alive."""
+        """Returns the `alive` nodes to greet now; discards all other nodes."""
         now = time.monotonic()
         with self._changed:
             for site in [site for site, node in self._node_of.items() if node not in alive]:
@@ -232,14 +243,17 @@ class GridCarrier:
         self.addresses.look()
 
     def send(self, site: int, data: bytes, deadline: float) -> None:
-        """Carries `data` to `site` in the background, with further attempts until `deadline`."""
+        """Carries `data` to `site` in the background; retries after failures until `deadline`."""
         number = self._latest[site] = self._latest.get(site, 0) + 1
         self.addresses.look()  # a new node may lead to this site, too
         errand = (site, number, data, deadline)
         threading.Thread(target=self._carry, args=errand, daemon=True).start()
 
     def receive(self, deadline: float) -> list[tuple[int, bytes]]:
-        """Waits for answers until `deadline`; returns those to the latest message to each site."""
+        """Waits until `deadline` for an answer to the latest message to a site.
+
+        Returns all such (site, answer) pairs that have arrived; an empty list if none has.
+        """
         while (left := deadline - time.monotonic()) > 0:
             try:
                 arrived = [self._arrived.get(timeout=left)]
@@ -252,7 +266,10 @@ class GridCarrier:
         return []
 
     def _carry(self, site: int, number: int, data: bytes, deadline: float) -> None:
-        """Asks `site` until it answers or until `deadline`; after a failure, its node is sought."""
+        """Sends `data` to `site` until an answer arrives or `deadline` passes.
+
+        After a failure, searches for the node of `site` again.
+        """
         began = time.monotonic()
         while (node := self.addresses.wait(site, deadline)) is not None:
             answer = self.addresses.mail.ask(node, data, deadline)

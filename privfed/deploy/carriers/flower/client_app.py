@@ -20,7 +20,10 @@ _LONGEST = 3600.0
 
 
 def carried(message: Message, socket: Path) -> Message:
-    """Returns the reply to `message`: the answer of the agent at `socket`, or `UNREACHABLE`."""
+    """Returns the reply to `message`: the answer of the agent at `socket`.
+
+    After any error, the reply is `UNREACHABLE`.
+    """
     try:
         seconds = min(max(float(message.metadata.ttl), 1.0), _LONGEST)
         answer = ask(socket, payload_bytes(message), seconds)
@@ -30,7 +33,7 @@ def carried(message: Message, socket: Path) -> Message:
 
 
 def reply(message: Message, context: Context) -> Message:
-    """Returns the reply to `message` by the agent whose socket the node's configuration names."""
+    """Returns the reply of the agent at the socket in the node's configuration (key `agent`)."""
     return carried(message, Path(str(context.node_config.get("agent", ""))))
 
 

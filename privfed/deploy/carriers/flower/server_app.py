@@ -40,7 +40,10 @@ class RunFailed(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings in Flower's run configuration: absolute paths at the coordinator, and times."""
+    """The settings in Flower's run configuration: absolute paths at the coordinator, and seconds.
+
+    The fields are the arguments of `coordinate` with the same names.
+    """
 
     run: Path
     federation: Path
@@ -51,10 +54,11 @@ class Settings:
 
     @classmethod
     def of(cls, stated: Mapping[str, Any]) -> Settings:
-        """Returns the settings in `stated`.
+        """Returns the settings in `stated`, a run configuration of Flower.
 
         Raises:
-          Refused: if a path is not absolute, or a time is not a positive number.
+          Refused: if a path is missing or not absolute, or a time is missing or not a positive
+            number.
         """
         for name in _PATHS:
             path = stated.get(name)
@@ -108,8 +112,8 @@ def main(grid: Grid, context: Context) -> None:
     """Trains or resumes the run that Flower's run configuration names.
 
     Raises:
-      RunFailed: with the reason, if that configuration is invalid; after any other error, with a
-        fixed text that refers to the log.
+      RunFailed: with the reason, if that configuration is invalid; after any other `Exception`,
+        with a fixed text that refers to the log.
     """
     try:
         settings = Settings.of(context.run_config)

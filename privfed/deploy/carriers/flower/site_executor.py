@@ -51,7 +51,10 @@ class SiteExecutor:
       runtime: address of the SuperNode's Runtime API.
       socket: the agent's socket.
       secret: secret that the SuperNode was started with.
-      certificates: root certificates of the SuperNode; None if it is on this machine.
+      certificates: root certificates of the SuperNode; None if the SuperNode is on this machine.
+
+    Raises:
+      Refused: if the SuperNode is on another machine and `certificates` is None.
     """
 
     runtime: str
@@ -88,7 +91,7 @@ class SiteExecutor:
                     stop.wait(_AFTER_FAILURE)
 
     def _acquired(self, client: RuntimeHttpClient) -> str:
-        """Returns the token of a waiting task; empty if there is none."""
+        """Returns the token of a waiting task; an empty string if no task waits."""
         wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
         answer = client.AcquireTask(wanted)
         return str(answer.token) if answer.HasField("task") else ""
@@ -103,7 +106,7 @@ class SiteExecutor:
             slots.release()
 
     def _carry(self, token: str) -> None:
-        """Passes a task's bytes to the agent.
+        """Passes a task's bytes to the agent, and the agent's answer to the SuperNode.
 
         If this fails, no result is sent: the SuperNode, which runs no other task meanwhile, answers
         with its own error when the task's heartbeats end.
@@ -131,7 +134,7 @@ class SiteExecutor:
 
 @contextmanager
 def _alive(beat: Callable[[], object]) -> Iterator[None]:
-    """Sends heartbeats of a task every few seconds until the block ends."""
+    """Calls `beat`, which sends a task's heartbeat, every 15 seconds until the block ends."""
     over = threading.Event()
 
     def beating() -> None:
@@ -154,7 +157,7 @@ def read_secret(path: Path) -> bytes:
     """Reads the secret in the file at `path`.
 
     Raises:
-      Refused: if other users have access to the file, or the secret is too short.
+      Refused: if other users have access to the file, or the secret is shorter than 16 bytes.
       OSError: if the file cannot be read.
     """
     mode = stat.S_IMODE(path.stat().st_mode)
