@@ -33,7 +33,7 @@ class Correlated(ABC):
         self._round, self._last, self._noise_std = 0, np.zeros(length), 0.0
 
     def at(self, round: int) -> CorrelatedKeys:
-        """Returns the keys with which `round` is released."""
+        """Returns the keys that draw the noise of `round`'s release."""
         return CorrelatedKeys(None, source=self, round=round)
 
     def noise(self, round: int, std: float) -> Row:
@@ -204,7 +204,7 @@ class CorrelatedOnGrid(Correlated):
 
 
 def refuse_overflow(coefficients: Row, rounds: int) -> None:
-    """Refuses coefficients with which noise over `rounds` rounds may be inexact."""
+    """Raises `Refused` for coefficients with which noise over `rounds` rounds may be inexact."""
     from scipy.signal import lfilter  # imported here, since lists of parts do not need it
 
     first = np.zeros(rounds)

@@ -65,8 +65,9 @@ Numbers = NDArray[np.float64]
 def square_root(bands: int) -> Numbers:
     """Returns the first coefficients `[bands]` of (1 - x)^(-1/2): 1, 1/2, 3/8, 5/16, ...
 
-    c_j = c_(j-1) (2 j - 1) / (2 j). With as many bands as rounds, C C = A. Source: Fichtenberger,
-    Henzinger & Upadhyay 2023; cut after `bands`: Kalinin & Lampert 2024, arXiv 2405.13763.
+    c_j = c_(j-1) (2 j - 1) / (2 j). With as many bands as rounds, C C = A, the lower-triangular
+    ones. Source: Fichtenberger, Henzinger & Upadhyay 2023; cut after `bands`: Kalinin & Lampert
+    2024, arXiv 2405.13763.
     """
     steps = np.arange(1, bands)
     return np.concatenate([[1.0], np.cumprod((2 * steps - 1) / (2 * steps))])
@@ -75,7 +76,7 @@ def square_root(bands: int) -> Numbers:
 def inverse_sums(coefficients: Numbers, rounds: int) -> Numbers:
     """Returns the prefix sums w `[rounds]` of the column of C^-1: C^-1 times a vector of ones.
 
-    A C^-1 is Toeplitz as well, and w is its column.
+    A C^-1, with A the lower-triangular ones, is Toeplitz as well, and w is its first column.
     """
     return np.asarray(lfilter([1.0], coefficients[:rounds], np.ones(rounds)))
 
@@ -84,7 +85,8 @@ def prefix_noise(coefficients: Numbers, rounds: int) -> float:
     """Returns the root mean square noise on prefix sums, relative to independent noise.
 
     Both noises give the same guarantee. A client's participations are at least `bands` rounds
-    apart, so k of them change C x by sqrt(k) |c|, and the ratio is |c| |A C^-1|_F / |A|_F.
+    apart, so k of them change C x by sqrt(k) |c|, and the ratio is |c| |A C^-1|_F / |A|_F, with A
+    the lower-triangular ones.
     """
     norm = float(np.linalg.norm(coefficients))
     return relative_noise(inverse_sums(coefficients, rounds), norm)
@@ -101,7 +103,7 @@ def relative_noise(sums: Numbers, sensitivity: float) -> float:
 
 
 def entry_counts(rounds: int) -> Numbers:
-    """Returns the numbers of rows in which each entry of a Toeplitz column occurs: T, ..., 1."""
+    """Returns T, ..., 1: how often each entry of its column is in a triangular Toeplitz matrix."""
     return np.arange(rounds, 0, -1, dtype=float)
 
 
@@ -135,7 +137,10 @@ def optimal_bands(bands: int, rounds: int) -> tuple[float, ...]:
 
 
 def loss(free: Numbers, rounds: int) -> tuple[float, Numbers]:
-    """Returns log(|c|^2 |A C^-1|_F^2) for c = (1, *free), and its gradient by `free`."""
+    """Returns log(|c|^2 |A C^-1|_F^2) for c = (1, *free), and its gradient by `free`.
+
+    A are the lower-triangular ones. If numbers overflow, the result is 1e6 with a zero gradient.
+    """
     c = np.concatenate([[1.0], free])
     weights = entry_counts(rounds)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -150,7 +155,7 @@ def loss(free: Numbers, rounds: int) -> tuple[float, Numbers]:
 
 
 def _searched(start: Numbers, rounds: int) -> Numbers:
-    """Returns the free coefficients to which L-BFGS converges; restarts reset its memory."""
+    """Returns the coefficients c_1, ... at which L-BFGS ends; restarts reset its memory."""
     at, least = start, math.inf
     for _ in range(_RESTARTS if len(start) else 0):
         result = minimize(
