@@ -110,7 +110,7 @@ def loss_std(slots: int, noise_multiplier: float) -> float:
 
 @functools.lru_cache(maxsize=256)
 def largest_loss(slots: int, noise_multiplier: float) -> float:
-    """Returns the largest finite privacy loss of one epoch, in either direction, in `losses`."""
+    """Estimates the largest magnitude of a finite privacy loss of one epoch (`losses`)."""
     if _unamplified(slots, noise_multiplier):
         return _far_out(noise_multiplier)
     ratio = _ratio(slots, noise_multiplier, 1.0)

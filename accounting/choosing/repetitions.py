@@ -82,7 +82,7 @@ class Repetitions(Encoded):
         return grown / math.expm1(-self.shape * math.log(self.gamma))
 
     def number(self, bits: int) -> int:
-        """Returns K from `BITS` uniform bits, by inverting its distribution function.
+        """Returns K for a uniform integer `bits` of `BITS` bits, by inverting its distribution.
 
         K is computed to 80 digits: its total variation distance from the law is below 1e-50, and
         delta increases by (1 + e^ε) times that distance.

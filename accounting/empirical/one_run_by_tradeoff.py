@@ -62,7 +62,10 @@ def curve_p_value(guesses: Guesses, curve: TradeoffCurve) -> float:
 
 
 def curve_refuted(guesses: Guesses, curve: TradeoffCurve, level: float) -> bool:
-    """Whether this many right guesses refute `curve`, with error probability at most `level`."""
+    """Whether `guesses` refute that a run is f-DP, f = `curve`; errs with at most `level`.
+
+    `level` bounds the probability that a true curve is refuted.
+    """
     return bool(_refuted(guesses, curve.reflected, np.array([level]))[0])
 
 
