@@ -42,7 +42,10 @@ def spent_events(ledger: Ledger) -> list[Event]:
 
 
 def over_delta(spending: Spending, delta: float, points: int = 13) -> Curve:
-    """Returns the epsilon at deltas up to three powers of ten on both sides of `delta`, below 1."""
+    """Returns each accountant's epsilon at `points` deltas from delta / 1000 to 1000 delta.
+
+    Deltas of 1 or more are left out.
+    """
     deltas = delta * 10.0 ** np.linspace(-3, 3, points)
     return [(at, _by_accountant(spending, at)) for at in deltas.tolist() if at < 1.0]
 

@@ -39,7 +39,7 @@ class Choice:
         return cls(event)
 
     def spent(self, charged: Counter[Event]) -> Counter[Event]:
-        """Returns the events that a run spent by its charges: these, or its choice once."""
+        """Returns the events that the charges `charged` spend: themselves, or the choice once."""
         return charged if self.event is None else Counter([self.event] * bool(charged))
 
     def added(self, event: Event, charged: Spending) -> Event | None:

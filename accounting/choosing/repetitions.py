@@ -45,7 +45,7 @@ class Repetitions(Encoded):
 
     @classmethod
     def with_mean(cls, shape: float, mean: float) -> Repetitions:
-        """Returns the law of `shape` and expectation `mean`. Raises `Unaccountable` without one."""
+        """Returns the law of this shape and mean. Raises `Unaccountable` if there is none."""
         mean = number(mean, "expected number of repetitions", 1.0, MOST_EXPECTED)
         if mean == 1.0:
             return cls(shape, 1.0)

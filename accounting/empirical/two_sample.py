@@ -33,7 +33,8 @@ _TAILS, _BINS, _STEPS = 50, 40, 80
 class Verdict:
     """The result of a test: a lower bound on epsilon at `delta` and `confidence`.
 
-    Of the tested claims, `claim` is the one with the strongest evidence against it, `p_value`.
+    Of the tested claims, `claim` is the one with the strongest evidence against it, and `p_value`
+    is the p-value of this claim.
     `releases` is the number of counted releases, of both neighbours together.
     """
 

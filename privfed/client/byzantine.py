@@ -210,9 +210,9 @@ class Attackers:
         return replace(bounded, rows=rows, byzantine=byzantine)
 
     def instructed(self, federation: Federation) -> Attackers:
-        """Returns these attackers with the result of `Attack.study` on their examples in `learned`.
+        """Returns these attackers, with `learned` from `Attack.study` on their examples.
 
-        Attackers whose attack does not read them are returned unchanged.
+        They are returned unchanged if their attack does not read examples of all attackers.
 
         Raises:
           Refused: if the attack does not apply to the examples, or the attackers have none that it

@@ -22,9 +22,8 @@ class Batch:
       loss: The run's loss (`model.loss`).
       outputs: The outputs `[B, *positions, width]` of the client's model.
       y: The labels `[B, *positions]` or `[B, width]`; a position without a label has
-        `NO_LABEL`, -1.
-        Stacked batches may end in repeated examples of the same batch, whose losses have weight
-        zero.
+        `NO_LABEL`, -1. Stacked batches may end in repeated examples of the same batch, whose losses
+        have weight zero.
       counts: The number of the client's examples in each class `[classes]`; None if labels are not
         classes.
       features: The representations `[B, h]`: the inputs of the model's last layer with parameters,
@@ -98,7 +97,8 @@ class LocalStep:
       grad: Gradients of the mean loss of each client's batch at `w`, shape `[c, d]`.
       anchor: Gradients of the same batches at the objective's `anchor`, shape `[c, d]`, if it has
         one.
-      state: Client states, shape `[c, k]`, as in `Objective`.
+      state: Client states, shape `[c, k]`, as in `Objective`; if `anchored` is "all", gradients of
+        all examples at the initial models instead, shape `[c, d]`.
       carried: Vectors carried between steps, shape `[c, j]`, as in `Objective`.
       number: Number of earlier steps of the round.
       epoch: Number of completed epochs, shape `[c]`.

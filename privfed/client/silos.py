@@ -240,7 +240,7 @@ class PrivateSilos:
           returning: mask [c] of silos that have a state.
 
         Returns:
-          The rows [c, m] and the new states.
+          The rows [c, m] and the new states [c, k], or None if silos keep none.
         """
         for silo in ids.tolist():
             self._ledgers.of(silo).charge(round, self._dp.event(trainer.epochs))

@@ -99,7 +99,7 @@ class LocalTrainer:
           returning: mask [c] of clients that have a state from an earlier round.
 
         Returns:
-          The rows [c, m] and the clients' new states [c, k].
+          The rows [c, m] and the clients' new states [c, k], or None if clients keep none.
         """
         each = np.full(len(ids), self.epochs) if epochs is None else epochs
         batches = plan_batches(self.federation, ids, keys, each, self.batch_size, self.most_steps)

@@ -47,10 +47,10 @@ class FollowsQuantile(Protocol):
 
 @dataclass(frozen=True)
 class Split:
-    """Division of the noise multiplier z between an update and its count.
+    """Division of the noise multiplier z between updates and the count of norms within the clip.
 
     `update` is z_delta, the standard deviation of the update's noise over the clip; `count` is
-    sigma_b.
+    sigma_b, the standard deviation of the noise on the count.
     """
 
     update: float
@@ -102,7 +102,7 @@ class AdaptiveClip(NoisedMechanism):
         return self.adaptive_clip
 
     def resolved(self, setting: Setting) -> Self:
-        """Returns the mechanism with the default `count_noise`, from the expected cohort size."""
+        """Returns the mechanism; if the clip adapts, `count_noise` gets its default unless set."""
         mechanism = super().resolved(setting)
         if not self.adaptive_clip or self.count_noise is not None:
             return mechanism

@@ -58,9 +58,9 @@ class BoundedSum:
 class Encoding:
     """Parameters of a sum: rows of L2 norm at most `bound` (infinite: none is proved).
 
-    A codec may divide `bound` into at most `resolution` steps: sums must be on the grid of central
-    noise. Distributed noise instead fixes the `step`, and `noise` is the noise that each party (a
-    client, or a site for all of its clients) adds in integer steps.
+    A codec may divide `bound` into at most `resolution` steps, so that sums are on the grid of
+    central noise. Distributed noise instead fixes the `step`, and `noise` is the noise that each
+    party (a client, or a site for all of its clients) adds in integer steps.
     """
 
     bound: float = math.inf

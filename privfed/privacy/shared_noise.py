@@ -12,7 +12,7 @@ from privfed.sampling.cohort import Witness
 
 
 class JointNoise(Protocol):
-    """A mechanism in which pairs of clients share noise; colluders reveal theirs to the server."""
+    """A mechanism in which pairs of clients share noise; colluders reveal what they share."""
 
     pair_noise: float
     """Standard deviation of the noise of a pair of clients, relative to a client's own noise."""

@@ -239,7 +239,7 @@ class DistributedNoise(NoisedMechanism):
         """Returns the noise that one party adds: a client, or a site."""
 
     def _total_variation(self) -> float:
-        """Returns the total variation distance between one sum's noise and the accounted noise."""
+        """Bounds the total variation distance between one sum's noise and the accounted noise."""
         setting = self._planned_setting()
         parties = setting.sites.sites if setting.sites else setting.cohort.largest
         most = parties if self.layered else 1  # draws per party: base and layers

@@ -113,11 +113,10 @@ class Guide:
     """Lookup table by the leading 18 bits b of a draw: its value, and a comparison term.
 
     `added` `[2^18]` is added to the draw's 32 bits, modulo 2^32. For a bucket that begins with a
-    draw of v (from `_OFFSET` on) and has one entry, of lower bits e, `added` is v 2^14 + (2^14 - 1
-    - e)
-    - b 2^14; for a bucket without an entry, v 2^14 - b 2^14. With lower bits r the sum is 2^14
-    times the draw, which is v or, beyond r = e, v + 1, plus a rest. The bits of the rest are all
-    ones if r = e, and then further bits decide.
+    draw of v (from `_OFFSET` on) and has one entry, of lower bits e, `added` is
+    v 2^14 + (2^14 - 1 - e) - b 2^14; for a bucket without an entry, v 2^14 - b 2^14. With lower
+    bits r the sum is 2^14 times the draw, which is v or, beyond r = e, v + 1, plus a rest. The bits
+    of the rest are all ones if r = e, and then further bits decide.
     """
 
     added: Leading
