@@ -51,7 +51,7 @@ def over_delta(spending: Spending, delta: float, points: int = 13) -> Curve:
 
 
 _LEAST_DELTA = 1e-9
-"""Far above the rounding errors of accountants, so that two machines agree."""
+"""Least result of `delta_at`, far above accountants' rounding errors: two machines agree."""
 _HALVINGS = 45
 """Number of halvings of the logarithm of delta, which leave a relative error below 1e-11."""
 

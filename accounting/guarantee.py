@@ -73,7 +73,11 @@ class Guarantee:
 
     @property
     def delta_warning(self) -> str:
-        """Warning that delta is at least 1 / clients; empty if smaller or clients is unknown."""
+        """Warning that delta is at least 1 / clients; otherwise empty.
+
+        It is also empty if the number of clients is unknown, the unit is not a client, or epsilon
+        is infinite.
+        """
         promises = self.unit == "client" and self.epsilon < math.inf
         return large_delta(self.delta, self.clients) if promises else ""
 

@@ -68,7 +68,7 @@ class LocalExecutor:
     """Whether ranks may claim chunks in any order, because sums do not depend on the order."""
 
     def answering(self, cohort: Cohort) -> Cohort:
-        """Returns `cohort` with its available clients only.
+        """Returns `cohort` with only those clients that `availability` lets answer.
 
         If `drop_stragglers` is set, clients that train fewer than the configured epochs are left
         out, too.

@@ -48,7 +48,7 @@ class Projection(Protocol):
 
 
 class Linear(ErrorFeedback):
-    """A public random projection, drawn anew in each round."""
+    """Base class of compressions by a public random projection, drawn anew in each round."""
 
     def factor(self, shapes: Shapes) -> float:
         return float((self.length(shapes) / shapes.length) ** 0.5)
