@@ -71,7 +71,7 @@ def supports(event: Event, accountant: str) -> bool:
     |---|---|---|---|
     | Gaussian, Separated, BufferedToeplitz | each | yes | yes (closed form) |
     | RandomAllocation, AllocatedEpoch | add/remove, zero-out | yes | yes |
-    | Skellam, DiscreteGaussians, either Separated | each | yes | no |
+    | Skellam, DiscreteGaussians, also if Separated | each | yes | no |
     | PoissonSampled, Repeated | add/remove | yes | yes (of Gaussians) |
     | SeveralSites | add/remove | yes | yes |
     | TruncatedPoisson | add/remove | no | yes |
@@ -114,7 +114,7 @@ def _supports(release: Release, relation: str, accountant: str) -> bool:
 
 
 def epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
-    """Returns the epsilon of the composition of all events at `delta`.
+    """Returns an upper bound on epsilon at `delta` for the composition of all events.
 
     Args:
       spending: events with their counts.
@@ -122,7 +122,8 @@ def epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
       accountant: "rdp" or "pld".
 
     Returns:
-      An upper bound on epsilon, or None if `accountant` has no bound.
+      The bound: 0 without events, infinite for a release without protection, and None if
+      `accountant` has no bound.
 
     Raises:
       Unaccountable: if `delta` is outside (0, 1), or `accountant` is unknown.

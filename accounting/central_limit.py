@@ -58,7 +58,7 @@ def _precision(release: Any) -> float:
 
 
 def precision_within(epsilon: float, delta: float) -> float:
-    """Returns 1 / z^2 of the (epsilon, delta)-DP Gaussian with the least noise."""
+    """Returns 1 / z^2 of the least noisy (epsilon, delta)-DP Gaussian, z in [1e-3, 1e6]."""
 
     def excess(log_noise: float) -> float:
         return max(log_delta(epsilon, math.exp(log_noise)), -_MOST) - math.log(delta)

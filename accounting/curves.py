@@ -20,9 +20,10 @@ Curve = list[tuple[float, dict[str, float | None]]]
 
 
 def over_rounds(prior: Spending, events: Sequence[Event], delta: float, points: int = 25) -> Curve:
-    """Returns epsilon after `prior` and each of up to `points` prefixes of `events`.
+    """Returns epsilon at `delta` after `prior` and each of up to `points` prefixes of `events`.
 
-    The last prefix is all of `events`.
+    A point is the number of events in the prefix, and each accountant's epsilon. The last prefix is
+    all of `events`. Without events the curve is empty.
     """
     rounds = np.unique(np.linspace(1, len(events), min(points, len(events))).round().astype(int))
     curve: Curve = []
@@ -35,19 +36,22 @@ def over_rounds(prior: Spending, events: Sequence[Event], delta: float, points: 
 
 
 def spent_events(ledger: Ledger) -> list[Event]:
-    """Returns the events that a run spent, oldest first: one per round, or only its choice."""
+    """Returns the events that a run spent, oldest first: one per round, or its choice alone."""
     events = [charge.event for charge in ledger.charges]
     return events if ledger.chosen is None else [ledger.chosen] * bool(events)
 
 
 def over_delta(spending: Spending, delta: float, points: int = 13) -> Curve:
-    """Returns the epsilon at deltas up to three powers of ten on both sides of `delta`, below 1."""
+    """Returns each accountant's epsilon at `points` deltas from delta / 1000 to 1000 delta.
+
+    Deltas of 1 or more are left out.
+    """
     deltas = delta * 10.0 ** np.linspace(-3, 3, points)
     return [(at, _by_accountant(spending, at)) for at in deltas.tolist() if at < 1.0]
 
 
 _LEAST_DELTA = 1e-9
-"""Far above the rounding errors of accountants, so that two machines agree."""
+"""Least result of `delta_at`, far above accountants' rounding errors: two machines agree."""
 _HALVINGS = 45
 """Number of halvings of the logarithm of delta, which leave a relative error below 1e-11."""
 
@@ -74,7 +78,7 @@ def delta_at(spending: Spending, epsilon: float, accountant: str = TIGHTEST) -> 
 
 
 def gaussian_mu(spending: Spending) -> float | None:
-    """Returns mu if `spending` composes to mu-Gaussian DP exactly; None otherwise.
+    """Returns mu if `spending` composes to mu-Gaussian DP exactly (0 if empty); None otherwise.
 
     Gaussian mechanisms without sampling compose to one (Dong, Roth & Su 2022, corollary 3.3).
     Events with slack are not mu-Gaussian DP.

@@ -66,17 +66,17 @@ _INFINITE = "inf"
 
 
 def written(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `stated` with each infinite number replaced by the word for an infinite budget."""
+    """Returns `stated` with each value of plus infinity replaced by "inf", which JSON can state."""
     return {key: _INFINITE if value == math.inf else value for key, value in stated.items()}
 
 
 def budget_value(budget: Any) -> Any:
-    """Returns a stated budget as a number; older files state `Infinity`, which `json` reads."""
+    """Returns `budget` as it was before `written`: "inf" becomes infinity."""
     return math.inf if budget == _INFINITE else budget
 
 
 class Encoded:
-    """A dataclass whose JSON object has a key for each field, with its name and in field order.
+    """Base of dataclasses whose JSON object has a key for each field, in the order of fields.
 
     `stated_first` and `stated_last` name further attributes that the object has before and after
     its fields. The metadata of a field may change its entry: `called`, `UNSTATED`, `UNLESS_EMPTY`.
@@ -95,7 +95,7 @@ class Encoded:
 
 
 class Kinded(Encoded):
-    """An `Encoded` class whose JSON object begins with `kind`, which names the class."""
+    """Base of `Encoded` dataclasses whose JSON object begins with `kind`, naming the class."""
 
     stated_first = ("kind",)
 

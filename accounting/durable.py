@@ -19,7 +19,7 @@ Part = bytes | memoryview
 
 
 def append(path: Path, line: bytes) -> None:
-    """Appends `line` and returns once the line, and the name of a new file, are durable.
+    """Appends `line` unchanged; returns once it and the name of a new file are durable.
 
     Raises `Misplaced` if `path` is a FIFO or a device.
     """

@@ -73,13 +73,17 @@ class Guarantee:
 
     @property
     def delta_warning(self) -> str:
-        """Warning that delta is at least 1 / clients; empty if smaller or clients is unknown."""
+        """Warning that delta is at least 1 / clients; otherwise empty.
+
+        It is also empty if the number of clients is unknown, the unit is not a client, or epsilon
+        is infinite.
+        """
         promises = self.unit == "client" and self.epsilon < math.inf
         return large_delta(self.delta, self.clients) if promises else ""
 
     @property
     def left_out(self) -> str:
-        """Note that the guarantee does not cover the training data of the starting model."""
+        """Note that the guarantee does not cover what the starting model reveals (`uncovered`)."""
         return (
             f"this does not cover what the starting model ({self.uncovered}) reveals about the "
             "same clients"
@@ -201,7 +205,7 @@ def unbounded(spending: Spending, delta: float, why: str) -> Guarantee:
 
 
 def stated(*bounds: Guarantee | None, void: str | None = None) -> list[dict[str, Any]]:
-    """Returns each guarantee that is not None as JSON; `void` is the reason if all are void."""
+    """Returns the JSON of each guarantee that is not None; `void` is the reason if all are void."""
     return [bound.to_json(void) for bound in bounds if bound]
 
 

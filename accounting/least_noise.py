@@ -64,7 +64,7 @@ def _by_correction(
     delta: float,
     spending_at: Callable[[float], Spending],
 ) -> float | None:
-    """Returns the least z by correcting an estimate; None if the corrections do not converge.
+    """Returns nearly the least z by correcting an estimate; None if corrections do not converge.
 
     The accountant's epsilon, expressed as the precision of a Gaussian, is nearly proportional to
     the estimated precision, so secants between the logarithms of both start with a slope of 1.

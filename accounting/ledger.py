@@ -154,7 +154,7 @@ class Ledger:
 
     @property
     def chosen(self) -> Event | None:
-        """Event of choosing this run among several candidates; None without other candidates."""
+        """Event of choosing this run among several candidates; None if there was no choice."""
         return self._choice.event
 
     @property
@@ -195,7 +195,7 @@ class Ledger:
         return head.hex() in until
 
     def charge(self, round: int, event: Event) -> Charge:
-        """Charges `round` for `event` before its cohort is sampled; durable when this returns.
+        """Charges `event` to `round` before its cohort is sampled; durable when this returns.
 
         Refuses a round that is not later than every charged round: its cohort may have been sampled
         already, and the charge covers one sample. Only a ledger that `reexecutes` (a seeded

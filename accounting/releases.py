@@ -160,7 +160,10 @@ _BY_KIND = {release.kind: release for release in _INSIDE}
 
 
 def release_from_json(data: Mapping[str, Any]) -> Release:
-    """Returns the release in `data`. Raises `Unaccountable`, `KeyError` or `TypeError`."""
+    """Returns the release that the JSON object `data` states.
+
+    Raises `Unaccountable`, `KeyError` or `TypeError` if `data` is invalid.
+    """
     kind = data["kind"]
     if kind not in _BY_KIND:
         raise Unaccountable(

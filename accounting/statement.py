@@ -10,7 +10,10 @@ NOMINAL = " (nominal)"
 
 
 def ceiling(value: float | None) -> str:
-    """Formats `value`, rounded up to four decimals, below 0.001 to three significant digits."""
+    """Formats `value`, rounded up: four decimals, or three significant digits below 0.001.
+
+    0 is "0", infinity "∞", and None "—".
+    """
     if value is None:
         return "—"
     if value in (0.0, math.inf):

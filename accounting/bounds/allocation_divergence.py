@@ -42,9 +42,9 @@ _BATCH_SIZE = 64
 
 
 def allocation_divergences(slots: int, noise_multiplier: float, orders: Numbers) -> Numbers:
-    """Returns bounds on the Rényi divergences `[n]` of one epoch, in both directions.
+    """Bounds the Rényi divergences of one epoch of `slots` slots, at each of `orders`.
 
-    The `orders` `[n]` are above 1.
+    Returns the larger bound `[n]` of the two directions. The `orders` `[n]` are above 1.
     """
     orders = np.asarray(orders, dtype=float)
     most = math.ceil(float(orders.max()))
@@ -54,12 +54,15 @@ def allocation_divergences(slots: int, noise_multiplier: float, orders: Numbers)
 
 
 def added_divergences(slots: int, noise_multiplier: float, orders: Numbers) -> Numbers:
-    """Returns the bound on D_a(Q || P) at `orders` `[n]` > 1."""
+    """Bounds the Rényi divergence of an epoch without a client from one with it, at each order.
+
+    `orders` `[n]` are above 1; the result is D_a(Q || P) in the module's terms.
+    """
     return np.asarray((1 - 1 / slots + orders / slots) / (2 * noise_multiplier**2))
 
 
 def log_moments(slots: int, noise_multiplier: float, most: int) -> Numbers:
-    """Returns the logarithms `[most + 1]` of E[R_t^a] at a = 0, ..., most."""
+    """Returns log E[R^a] at a = 0, ..., most, R the likelihood ratio of an epoch of `slots`."""
     orders = np.arange(most + 1)
     return _of_mean(slots, orders * (orders - 1) / (2 * noise_multiplier**2))
 

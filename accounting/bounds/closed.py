@@ -20,7 +20,10 @@ _OUTWARD = 1e-9
 
 
 def composed(counts: Mapping[Gaussian, int]) -> float:
-    """Returns the noise multiplier of the Gaussian mechanism equivalent to all of `counts`."""
+    """Returns the noise multiplier of the composition of `counts`, itself one Gaussian mechanism.
+
+    `counts` has the number of releases of each Gaussian mechanism.
+    """
     precision = sum(count / noise.noise_multiplier**2 for noise, count in counts.items())
     return float(precision**-0.5)
 
@@ -28,8 +31,8 @@ def composed(counts: Mapping[Gaussian, int]) -> float:
 def log_delta(epsilon: float, noise_multiplier: float) -> float:
     """Returns log of the least delta at which a Gaussian mechanism is (epsilon, delta)-DP.
 
-    delta(epsilon) = Phi(m/2 - epsilon/m) - e^epsilon Phi(-m/2 - epsilon/m), m = 1/z. Source: Balle
-    & Wang 2018, Theorem 8.
+    delta(epsilon) = Phi(m/2 - epsilon/m) - e^epsilon Phi(-m/2 - epsilon/m), m = 1/z. The result is
+    minus infinity where delta is 0 in float64. Source: Balle & Wang 2018, Theorem 8.
     """
     mu = 1 / noise_multiplier
     above = float(log_ndtr(mu / 2 - epsilon / mu))

@@ -28,7 +28,10 @@ import numpy as np
 
 
 def skellam_divergence(alpha: int, variance: float, l2: float, l1: float) -> float:
-    """Returns a bound on the Rényi divergence of Skellam noise, at an integer order alpha >= 2."""
+    """Returns a bound on the Rényi divergence of Skellam noise, at an integer order alpha >= 2.
+
+    `variance` is in squared grid steps, and the sensitivities `l2` and `l1` are in grid steps.
+    """
     second = ((2 * alpha - 1) * l2**2 + 6 * l1) / (4 * variance**2)
     return alpha * l2**2 / (2 * variance) + min(second, 3 * l1 / (2 * variance))
 

@@ -34,7 +34,7 @@ _FINEST_GRID, _COARSEST_GRID, _LARGEST_GRID = 1e-6, 1e-3, 300_000
 
 
 def pld_epsilon(counts: Counts, delta: float) -> float | None:
-    """Returns epsilon of `counts` at `delta`; None if rounding errors are not far below delta."""
+    """Returns epsilon of `counts` at `delta`; None if rounding errors may exceed delta / 100."""
     plain = {noise: count for noise, count in counts.items() if isinstance(noise, Gaussian)}
     sampled = Counter({release: count for release, count in counts.items() if release not in plain})
     if not sampled:

@@ -80,8 +80,8 @@ Divergence = Callable[[int], float]
 def poisson_sampled(divergence: Divergence, rate: float, alpha: int) -> float:
     """Bounds the Rényi divergence, in both directions, of a mechanism on a Poisson sample.
 
-    Binomial weights add up to 1, so B - 1 is a sum of weights times e^((k - 1) epsilon(k)) - 1,
-    without cancellation.
+    The bound is that of the module's statement. Binomial weights add up to 1, so B - 1 is a sum of
+    weights times e^((k - 1) epsilon(k)) - 1, which is computed without cancellation.
 
     Args:
       divergence: the mechanism's own divergence at integer orders, in both directions.

@@ -104,13 +104,16 @@ def losses(slots: int, noise_multiplier: float, grid: float) -> Any:
 
 
 def loss_std(slots: int, noise_multiplier: float) -> float:
-    """Returns the standard deviation of R under Q, sqrt((exp(1/z^2) - 1) / t), capped at 1."""
+    """Returns the standard deviation of an epoch's likelihood ratio, capped at 1.
+
+    It is sqrt((exp(1/z^2) - 1) / t) for t slots, under the neighbour without the client.
+    """
     return min(1.0, math.sqrt(math.expm1(min(1 / noise_multiplier**2, 50.0)) / slots))
 
 
 @functools.lru_cache(maxsize=256)
 def largest_loss(slots: int, noise_multiplier: float) -> float:
-    """Returns the largest finite privacy loss of one epoch, in either direction, in `losses`."""
+    """Estimates the largest magnitude of a finite privacy loss of one epoch (`losses`)."""
     if _unamplified(slots, noise_multiplier):
         return _far_out(noise_multiplier)
     ratio = _ratio(slots, noise_multiplier, 1.0)
@@ -127,7 +130,7 @@ def _far_out(z: float) -> float:
 
 
 def _ratio(slots: int, z: float, grid: float) -> Spread:
-    """Returns the distribution of R under Q; its step is `grid` times a power of two."""
+    """Returns the law of the likelihood ratio R under Q, at step `grid` times a power of two."""
     terms = {1: lognormal(-0.5 / z**2 - math.log(slots), 1 / z, _step(1, z, grid))}
 
     def sum_of(count: int) -> Spread:

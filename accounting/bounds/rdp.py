@@ -45,7 +45,7 @@ _FEW = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 128.0)
 
 
 def rdp_epsilon(counts: Mapping[Known, int], delta: float) -> float:
-    """Returns epsilon of `counts` at `delta`, by the best order."""
+    """Returns the least epsilon of `counts` at `delta` over all orders of Rényi divergence."""
     orders = _curve(next(iter(counts)))[0]
     total = sum(count * _curve(release)[1] for release, count in counts.items())
     return float(library.compute_epsilon(orders, total, delta)[0])
@@ -58,7 +58,7 @@ def reach(counts: Mapping[Any, int]) -> float:
 
 
 def _likely_curve(release: Any) -> np.ndarray:
-    """Estimates the Rényi divergences of `release` at a few orders."""
+    """Estimates the Rényi divergences of `release` at the orders `_FEW`."""
     match release:
         case TruncatedPoisson(rate=rate, of=noise):
             return _curve(PoissonSampled(rate, noise), _FEW)[1]
@@ -124,7 +124,7 @@ def integer_divergence(release: Any, order: float) -> float:
     """Returns a bound on the Rényi divergence of integer noise, Poisson-sampled or not.
 
     The order must be an integer of at least 2, except for discrete Gaussians without sampling (any
-    order above 1). Raises `ValueError` for other fractional orders.
+    order above 1). Raises `ValueError` for other fractional orders, `TypeError` for other noise.
     """
     if order != int(order) and not isinstance(release, DiscreteGaussians):
         raise ValueError(f"order {order} is fractional, but {release!r} needs an integer order")

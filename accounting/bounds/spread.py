@@ -93,7 +93,10 @@ def added(x: Spread, y: Spread, step: float) -> Spread:
 
 
 def regridded(law: Spread, grid: float) -> Spread:
-    """Returns `law` at multiples of `grid`, which is a power of two times the step of `law`."""
+    """Returns a spread of `law` on the points exp(i `grid`), i an integer.
+
+    `grid` is the step of `law` times a power of two, which may be below 1.
+    """
     if grid <= law.step:
         return _refined(law, grid)
     times = round(grid / law.step)
@@ -124,7 +127,7 @@ def _refined(law: Spread, step: float) -> Spread:
 
 
 def _raised(law: Spread, first: int) -> Spread:
-    """Returns `law` with all mass below `first` moved to `first` and to zero; keeps its mean."""
+    """Returns `law` with all mass below point `first` moved to it and to 0, with the same mean."""
     below = max(first - law.first, 0)
     if below == 0:
         return law
@@ -138,7 +141,7 @@ def _raised(law: Spread, first: int) -> Spread:
 
 
 def _lowered(law: Spread, last: int) -> Spread:
-    """Returns `law` with all mass above `last` moved to `last`, and its excess mean to `far`."""
+    """Returns `law` with all mass above point `last` moved to it, and its excess mean to `far`."""
     length = last - law.first + 1
     masses, above = law.masses[:length].copy(), law.masses[length:]
     masses[-1] += above.sum()

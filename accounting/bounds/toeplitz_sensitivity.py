@@ -114,7 +114,7 @@ def sum_of_shifts(column: Column, separation: int) -> Column:
 def buffered_sensitivity(
     decays: Sequence[float], outputs: Sequence[float], separation: int, rounds: int
 ) -> float:
-    """Returns the L2 sensitivity of C x, exact up to rounding.
+    """Returns the L2 sensitivity of C x, C the buffered Toeplitz matrix, exact up to rounding.
 
     Args:
       decays: decays theta of the buffers, shape [d].

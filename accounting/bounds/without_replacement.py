@@ -35,7 +35,7 @@ def wor_divergence(rate: float, noise_multiplier: float, order: float) -> float:
     Args:
       rate: fraction of the clients that is sampled.
       noise_multiplier: noise standard deviation over the change made by a replacement.
-      order: order, above 1.
+      order: order of the divergence, above 1.
     """
     low, high = math.floor(order), math.ceil(order)
     cumulant = _cumulant(rate, noise_multiplier, low)

@@ -14,7 +14,7 @@ from accounting.events import Event, Spending, within
 
 @dataclass(frozen=True)
 class Choice:
-    """The `event` of choosing a run among candidates; None for a run without other candidates.
+    """The choice of a run among candidates: its `event`, or None if there was no choice.
 
     The run's first charge spends the event, which covers all further charges; these spend nothing.
     """
@@ -25,7 +25,8 @@ class Choice:
     def from_terms(cls, terms: Mapping[str, Any]) -> Choice:
         """Returns the choice that a ledger's terms state under "chosen".
 
-        Raises `LedgerBroken` if the event is not a choice, and `Unaccountable` if it is invalid.
+        Without "chosen" it has no event. Raises `LedgerBroken` if the stated event is not a
+        choice, and `Unaccountable` if it is invalid.
         """
         if "chosen" not in terms:
             return cls()
@@ -38,7 +39,7 @@ class Choice:
         return cls(event)
 
     def spent(self, charged: Counter[Event]) -> Counter[Event]:
-        """Returns the spent events: the choice, once, or, without a choice, `charged`."""
+        """Returns the events that the charges `charged` spend: themselves, or the choice once."""
         return charged if self.event is None else Counter([self.event] * bool(charged))
 
     def added(self, event: Event, charged: Spending) -> Event | None:

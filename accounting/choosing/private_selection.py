@@ -29,19 +29,23 @@ _STEPS = 24
 def selected_divergences(
     orders: np.ndarray, once: np.ndarray, repetitions: Repetitions
 ) -> np.ndarray:
-    """Returns bounds on the Rényi divergences of A at `orders` `[n]` > 1, from those of Q.
+    """Bounds the Rényi divergences of A, the best of K runs, from those of a single run Q.
 
     Papernot & Steinke 2022, Theorem 2: for all orders λ > 1 and λ' >= 1, at which the divergences
     of Q are at most ε and ε', the divergence of A of order λ is at most
 
         ε + (1 + η) (1 - 1/λ') ε' + (1 + η) log(1/γ) / λ' + log E[K] / (λ - 1).
 
-    A bound at a higher order is also valid at a lower one.
+    Here η and γ are the shape and gamma of `repetitions`, the law of K. A bound at a higher order
+    is also valid at a lower one.
 
     Args:
-      orders: orders, shape [n].
+      orders: orders above 1, ascending, shape [n].
       once: divergences of a single run at these orders, shape [n].
       repetitions: law of the number of runs.
+
+    Returns:
+      The bounds, shape [n].
     """
     eta, log_gamma = repetitions.shape, math.log(repetitions.gamma)
     price = (1 + eta) * np.min((1 - 1 / orders) * once - log_gamma / orders)
@@ -52,7 +56,10 @@ def selected_divergences(
 def selected_epsilon(
     epsilon: Callable[[float], float | None], repetitions: Repetitions, delta: float
 ) -> float | None:
-    """Returns a bound on the epsilon of A at `delta`, from a run's `epsilon`; None without a bound.
+    """Returns a bound on epsilon at `delta` of A, the best of K runs; None without a bound.
+
+    `epsilon` bounds the epsilon of a single run Q as a function of delta, or returns None. K has
+    the law `repetitions`, with shape η and gamma γ.
 
     For every e' with δ_Q(e') (1 - γ) <= γ (exp(e') - 1), and every e,
 

@@ -45,6 +45,6 @@ class RepeatAndSelect:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RepeatAndSelect:
-        """Returns the release that `to_json` wrote. Raises as `release_from_json` does."""
+        """Returns the release that `to_json` wrote. Raises the errors of `release_from_json`."""
         of = tuple((release_from_json(release), count) for release, count in data["of"])
         return cls(of, Repetitions(data["shape"], data["gamma"]))

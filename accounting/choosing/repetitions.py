@@ -45,7 +45,7 @@ class Repetitions(Encoded):
 
     @classmethod
     def with_mean(cls, shape: float, mean: float) -> Repetitions:
-        """Returns the law of `shape` and expectation `mean`. Raises `Unaccountable` without one."""
+        """Returns the law of this shape and mean. Raises `Unaccountable` if there is none."""
         mean = number(mean, "expected number of repetitions", 1.0, MOST_EXPECTED)
         if mean == 1.0:
             return cls(shape, 1.0)
@@ -82,7 +82,7 @@ class Repetitions(Encoded):
         return grown / math.expm1(-self.shape * math.log(self.gamma))
 
     def number(self, bits: int) -> int:
-        """Returns K from `BITS` uniform bits, by inverting its distribution function.
+        """Returns K for a uniform integer `bits` of `BITS` bits, by inverting its distribution.
 
         K is computed to 80 digits: its total variation distance from the law is below 1e-50, and
         delta increases by (1 + e^ε) times that distance.

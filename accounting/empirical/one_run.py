@@ -53,7 +53,7 @@ class Guesses:
         return min(1.0, beta + 2 * self.canaries * delta * float((between / steps).max()))
 
     def epsilon_lower(self, delta: float, confidence: float) -> float:
-        """Returns a lower bound on epsilon at `confidence`, at most 50; 0 if none is refuted."""
+        """Returns a lower bound on epsilon at `confidence`: at most 50; 0 if nothing is refuted."""
         miss = 1 - confidence
 
         def above(epsilon: float) -> float:

@@ -42,9 +42,9 @@ _STEPS, _PASSES = 33, 4
 
 
 def curve_p_value(guesses: Guesses, curve: TradeoffCurve) -> float:
-    """Returns a bound on the probability of at least this many right guesses in a run.
+    """Bounds the probability of at least this many right guesses if a run is f-DP, f = `curve`.
 
-    The run is f-DP with f = `curve`. The bound is at least 1e-40.
+    The returned bound is at least 1e-40.
 
     >>> from accounting.empirical.tradeoff import ClaimedCurve
     >>> round(curve_p_value(Guesses(1, 1, 1), ClaimedCurve([(1.0, 0.0)])), 3)  # e / (1 + e)
@@ -62,7 +62,10 @@ def curve_p_value(guesses: Guesses, curve: TradeoffCurve) -> float:
 
 
 def curve_refuted(guesses: Guesses, curve: TradeoffCurve, level: float) -> bool:
-    """Whether this many right guesses refute `curve`, with error probability at most `level`."""
+    """Whether `guesses` refute that a run is f-DP with f = `curve`.
+
+    `level` bounds the probability that a true claim is refuted.
+    """
     return bool(_refuted(guesses, curve.reflected, np.array([level]))[0])
 
 

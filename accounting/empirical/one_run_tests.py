@@ -21,7 +21,7 @@ tests."""
 
 @dataclass(frozen=True)
 class Bounds:
-    """Lower bounds on epsilon by one statistic: for any trade-off function, or a Gaussian one."""
+    """Lower bounds on epsilon: for any trade-off function of the run, and for a Gaussian one."""
 
     any_curve: float
     if_gaussian: float
@@ -68,7 +68,7 @@ def one_run_tests(
 
 
 def most_from(canaries: int, delta: float, confidence: float) -> Bounds:
-    """Returns the bounds that `canaries` canaries give if all guesses are right."""
+    """Returns the bounds on epsilon at `delta` if all guesses about `canaries` are right."""
     right = [max(1, canaries // part) for part in PARTS]
     sure = 1 - (1 - confidence) / len(PARTS)
     return _bounds([Guesses(canaries, made, made) for made in right], delta, sure)

@@ -41,7 +41,7 @@ class Bell:
         return cls(float(samples.mean()), float(samples.std(ddof=1)))
 
     def between(self, low: float, high: float) -> float:
-        """Returns the probability of [low, high]."""
+        """Returns the probability of [low, high] under this Gaussian; `std` must be positive."""
         a, b = ((edge - self.mean) / self.std for edge in (low, high))
         # For two large numbers, use the difference of the small tails.
         return float(ndtr(b) - ndtr(a)) if a < 0 else float(ndtr(-a) - ndtr(-b))

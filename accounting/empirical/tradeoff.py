@@ -44,7 +44,7 @@ class GaussianCurve:
 
     @classmethod
     def of(cls, claim: Claim) -> GaussianCurve:
-        """Returns the Gaussian curve of the claim (epsilon, delta); its mu is at most 100."""
+        """Returns the Gaussian curve with the claimed epsilon at delta; its mu is at most 100."""
         epsilon, delta = claim
         if cls(_LARGEST_MU).epsilon(delta) <= epsilon:
             return cls(_LARGEST_MU)

@@ -33,7 +33,8 @@ _TAILS, _BINS, _STEPS = 50, 40, 80
 class Verdict:
     """The result of a test: a lower bound on epsilon at `delta` and `confidence`.
 
-    Of the tested claims, `claim` is the one with the strongest evidence against it, `p_value`.
+    Of the tested claims, `claim` is the one with the strongest evidence against it, and `p_value`
+    is the p-value of this claim.
     `releases` is the number of counted releases, of both neighbours together.
     """
 
@@ -59,7 +60,7 @@ class Counts:
         return Counts(self.in0[[index]], self.n0, self.in1[[index]], self.n1)
 
     def rates(self) -> tuple[Numbers, Numbers]:
-        """Returns the fractions `[s]` of each neighbour's scores per set, inside (0, 1)."""
+        """Returns smoothed fractions `[s]` of either neighbour's scores in each set, in (0, 1)."""
         return (self.in0 + 0.5) / (self.n0 + 1), (self.in1 + 0.5) / (self.n1 + 1)
 
     def log_likelihood(self, p0: Numbers, p1: Numbers) -> Numbers:
@@ -160,7 +161,7 @@ class Sets:
 
     @classmethod
     def chosen(cls, scores0: Numbers, scores1: Numbers) -> Sets:
-        """Chooses sets by scores that are not counted later. Thresholds are finest in the tails."""
+        """Chooses sets by scores that `counts` does not receive; thresholds are finest in tails."""
         tails = np.geomspace(1 / (1 + len(scores0)), 0.5, _TAILS)
         at = np.concatenate([tails, 1 - tails])
         thresholds = np.unique(np.concatenate([np.quantile(scores0, at), np.quantile(scores1, at)]))
@@ -170,7 +171,10 @@ class Sets:
         return cls(thresholds, edges, np.argsort((in0 + 1) / (in1 + 1)))
 
     def counts(self, sides: tuple[Numbers, Numbers], bins: bool = True) -> Counts:
-        """Counts scores per set, with either side as neighbour 1; `bins` adds the sets of bins."""
+        """Counts the scores of both `sides` in every set; `bins` includes the sets of bins.
+
+        Each set is counted twice, with either side as neighbour 1.
+        """
         counts = []
         for scores in sides:
             within = len(scores) - np.searchsorted(np.sort(scores), self.thresholds, side="right")

@@ -21,11 +21,11 @@ class HasPValue(Protocol):
 
 
 class Verdicts:
-    """Verdicts that follow from a p-value."""
+    """Mixin with the verdicts that follow from a test result's `p_value` and `confidence`."""
 
     @property
     def refuted(self: HasPValue) -> bool:
-        """Whether the claim is refuted."""
+        """Whether the claim is refuted: the p-value is below `REFUTED_BELOW`."""
         return self.p_value < REFUTED_BELOW
 
     @property

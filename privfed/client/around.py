@@ -1,4 +1,6 @@
-"""Base of objectives that wrap another: for a part of the model, or with compressed messages."""
+"""Base class of objectives that wrap another objective, to train only a part of the model or to
+compress messages.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ class Around(Objective):
     inner: SkipValidation[Objective]
 
     def inner_state(self, state: Tensor | None, broadcast: Broadcast) -> Tensor | None:
-        """Returns the part `[c, k]` of the client states that belongs to `inner`, or None."""
+        """Returns the part `[c, k]` of the client states `state` that belongs to `inner`.
+
+        By default this is all of `state`. The result is None if `inner` keeps no state.
+        """
         return state
 
     def contrasts(self, broadcast: Broadcast, state: Tensor | None) -> Tensor | None:

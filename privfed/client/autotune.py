@@ -1,4 +1,7 @@
-"""Chooses the fastest training mode at start-up: stacked in chunks of a given size, or looped.
+"""Chooses the fastest training mode at start-up.
+
+Models of a chunk of clients are either stacked (trained together, as one batched model) or looped
+(trained one by one).
 
 Speeds are measured on synthetic clients, never on the population: the choice is recorded in the
 run's configuration and must not depend on private data. For small models of linear layers the
@@ -94,8 +97,8 @@ def fastest(
     Clients are looped if the network draws random numbers (dropout), or if PyTorch cannot batch it
     over models (an LSTM). If `way` is "auto" and `memory` is None, they are also looped if two
     models have more than 2^25 parameters. If `memory` is given, chunks are limited to what fits in
-    it, also a requested chunk size. A chunk size that is left open is at most 2 `cohort` and,
-    without `memory`, at most 2^25 parameters or one client.
+    it, also a requested chunk size. A chunk size that is left open is at most 2 `cohort`; without
+    `memory`, chunks of several clients also have at most 2^25 parameters in total.
 
     Args:
       trainer: the local trainer of the run.
@@ -149,8 +152,8 @@ def _options(
 ) -> list[tuple[Way, int]]:
     """Returns the pairs of training mode and chunk size to compare.
 
-    A `chunk` that is not 0 is the only size. Otherwise chunks have at most `most` clients and, if
-    `bounded`, at most `_MOST` numbers or one client.
+    A `chunk` that is not 0 is the only size. Otherwise chunks have at most `most` clients; if
+    `bounded`, chunks of several clients also have at most `_MOST` parameters in total.
     """
     start = trainer.network.initial_params
     length = max(len(start), 1)
@@ -171,7 +174,7 @@ def _is_known(trainer: LocalTrainer) -> bool:
 
 
 def _fitting(trainer: LocalTrainer, ways: tuple[Way, ...], memory: CudaMemory, held: int) -> int:
-    """Returns the number of clients that fit into memory in all of these `ways` of training.
+    """Returns the number of clients that fit into memory in each of the training modes `ways`.
 
     Raises `Refused` if none fits.
     """
@@ -194,7 +197,8 @@ def _tried(trainer: LocalTrainer, way: Way, clients: int) -> None:
     """Trains `clients` synthetic clients on a batch of the largest size.
 
     The size depends on public facts only: the configured batch size or, if that is above 1,024,
-    twice the public estimate of a client's number of examples, but at least 32.
+    twice the public estimate of a client's number of examples, but at least 32 (32 if there is no
+    estimate).
     """
     typical = trainer.federation.typical
     bound = _MOST_EXAMPLES if typical is None else max(_MOST_EXAMPLES, math.ceil(2 * typical))
@@ -203,7 +207,7 @@ def _tried(trainer: LocalTrainer, way: Way, clients: int) -> None:
 
 
 def _too_long(trainer: LocalTrainer) -> str | None:
-    """Returns the reason why models of this length are not stacked, or None."""
+    """Returns the reason why models are too long to be stacked; None if they are not."""
     length = len(trainer.network.initial_params)
     if 2 * length <= _MOST:
         return None
@@ -228,7 +232,9 @@ def _not_stackable(trainer: LocalTrainer) -> str | None:
 
 
 def speedup(candidate: LocalTrainer, reference: LocalTrainer, speed: Speed, cohort: int) -> float:
-    """Returns how many times as fast `candidate` trains as `reference`, in the mode of `speed`.
+    """Returns how many times as fast `candidate` trains as `reference`.
+
+    Both use the training mode and chunk size of `speed`, with at most 2 `cohort` synthetic clients.
 
     The two trainers are timed in turn, so load on the machine affects both. The shortest time of
     each counts, because load only lengthens times.
@@ -249,7 +255,7 @@ def _speed(trainer: LocalTrainer, way: Way, chunk: int, repeats: int, most: int)
 def _stopwatch(trainer: LocalTrainer, way: Way, chunk: int, most: int) -> Callable[[], float]:
     """Returns a function that trains synthetic clients, and returns one client's seconds per step.
 
-    Whatever the chunk size, at most `most` clients are trained, and in a loop at most 4.
+    At most `chunk` clients are trained: stacked, also at most `most`; in a loop, also at most 4.
     """
     clients = min(chunk, most if way == "stacked" else _LOOPED)
     # The number of examples is limited, since a full batch may be very large.
@@ -270,7 +276,10 @@ def _stopwatch(trainer: LocalTrainer, way: Way, chunk: int, most: int) -> Callab
 def training(
     trainer: LocalTrainer, way: Way, population: Federation, epochs: int = 1
 ) -> Callable[[], Tensor]:
-    """Returns a function that trains all clients of `population` as in round 1; it returns rows."""
+    """Returns a function that trains all clients of `population` as in round 1.
+
+    The function returns the clients' rows `[clients, m]`.
+    """
     candidate = replace(trainer, federation=population, way=way, epochs=epochs)
     ids = np.arange(population.clients)
     keys = Streams(0, simulated=True).at("measure", 0, ids)
@@ -282,7 +291,7 @@ def training(
 
 
 def first_broadcast(trainer: LocalTrainer) -> Broadcast:
-    """Returns the broadcast of round 1, as if exchanges before training had released zeros."""
+    """Returns the broadcast of round 1 if all exchanges before training release zeros."""
     params, objective = trainer.network.initial_params, trainer.objective
     prelude = objective.prelude(params, objective.init(params))
     answer = None

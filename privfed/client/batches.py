@@ -34,7 +34,7 @@ def read_ahead(pieces: Iterable[P], read: Callable[[P], R]) -> Iterator[tuple[P,
     """Yields each of `pieces`, in order, as a pair with the result of `read` for it.
 
     A thread reads one piece ahead of the caller. An exception of `read` is raised when its piece
-    would be yielded. After the iterator is closed, nothing is read.
+    would be yielded. After the iterator is closed, no further piece is read.
     """
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="reading") as thread:
         before = None
@@ -50,8 +50,8 @@ def read_ahead(pieces: Iterable[P], read: Callable[[P], R]) -> Iterator[tuple[P,
 def in_memory(federation: Federation, ids: Indices) -> Federation:
     """Returns a population of clients `ids` `[c]` only, renumbered from 0, with examples in memory.
 
-    Features are clipped and scaled. The store is never empty: if no client has an example, it
-    contains one synthetic example, which belongs to no client.
+    Features are those that training reads, after clipping and scaling. If no client has an example,
+    the returned population stores one synthetic example, which belongs to no client.
     """
     offsets = np.concatenate([[0], np.cumsum(federation.sizes(ids))]).astype(np.int64)
     within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
@@ -78,8 +78,8 @@ def in_memory(federation: Federation, ids: Indices) -> Federation:
 def as_read(federation: Federation, ids: Indices) -> tuple[Federation, Indices]:
     """Returns a population with clients `ids` `[c]` in memory, and their indices `[c]` in it.
 
-    Returns `federation` and `ids` themselves if these clients have too many examples to load at
-    once.
+    Returns `federation` and `ids` unchanged if the features of these clients are more than
+    `MOST_AHEAD` values.
     """
     numbers = int(federation.sizes(ids).sum()) * math.prod(federation.examples.x.shape[1:])
     if numbers > MOST_AHEAD:
@@ -116,7 +116,10 @@ class Course:
         state: Tensor | None,
         measured: Tensor | None = None,
     ) -> Course:
-        """Returns the training of `clients` clients before their first step."""
+        """Returns the training of `clients` clients before their first step.
+
+        `measured` `[c, b]` are the clients' losses at the b broadcast models, or None.
+        """
         origin = objective.origin(broadcast, state, measured).expand(clients, -1)
         carried = objective.carry(broadcast, state)
         if carried is not None:
@@ -124,7 +127,7 @@ class Course:
         return cls(origin, origin.clone(), state, carried)
 
     def of(self, clients: slice) -> Course:
-        """Returns a view of the clients in a slice, whose models and carried vectors it shares."""
+        """Returns the training of a slice of clients, with views of their models and vectors."""
         state = None if self.state is None else self.state[clients]
         carried = None if self.carried is None else self.carried[clients]
         counts = None if self.counts is None else self.counts[clients]
@@ -151,7 +154,8 @@ class Course:
     ) -> None:
         """Moves the models by `-lr` times `direction` `[c, d]`, and stores `carried` `[c, j]`.
 
-        If `training` `[c, 1]` is given, only clients marked there move.
+        If a mask `training` `[c, 1]` is given, all other clients' models and carried vectors are
+        left unchanged. Nothing is stored if `carried` is None.
         """
         if self.carried is not None and carried is not None:  # first: `carried` may be `w` itself
             going = carried if training is None else torch.where(training, carried, self.carried)
@@ -172,7 +176,7 @@ class Batches:
     synthetic one.
 
     Attributes:
-      rows: indices into the store, shape [c, S, B].
+      rows: indices of examples in the population's store, shape [c, S, B].
       mask: whether an entry of `rows` is an example (True) or padding, shape [c, S, B].
       steps: number of steps of each client, shape [c]; later batches are empty.
       epochs: number of epochs completed before each step, shape [c, S].
@@ -184,10 +188,10 @@ class Batches:
     epochs: Indices
 
     def training(self) -> list[tuple[int, bool]]:
-        """Returns a number n of clients for each step, and whether all below n have a batch.
+        """Returns a pair for each step: a number n, and whether all of the first n clients train.
 
-        Client n - 1 is the last that has a batch at this step. All clients below n have one if
-        clients are in descending order of their number of steps.
+        Client n - 1 is the last that has a batch at this step (n is 0 if none has). The second
+        value is always True if clients are in descending order of their number of steps.
         """
         going = self.steps[:, None] > np.arange(self.rows.shape[1])
         counts = (going * np.arange(1, len(going) + 1)[:, None]).max(0, initial=0)
@@ -253,7 +257,7 @@ def plan_batches(
 
 
 def _permutations(sizes: Indices, keys: Keys, epochs: int) -> Indices:
-    """Returns `[c, epochs, L]`: row (k, e) starts with a permutation of 0 … sizes[k] - 1."""
+    """Returns indices `[c, epochs, L]`: (k, e) begins with a permutation of 0 … sizes[k] - 1."""
     longest = max(int(sizes.max(initial=0)), 1)
     orders = np.empty((len(sizes), epochs, longest), dtype=np.int64)
     beyond = np.arange(longest) >= sizes[:, None]

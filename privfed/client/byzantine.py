@@ -41,8 +41,8 @@ class FalseClaims:
       everything: whether the attack replaces all messages of training, not only model updates.
       weight: factor by which attackers overstate their number of examples.
       most: largest number of examples that the server admits as a weight.
-      within: the bit that attackers report for adaptive clipping, about the norm of their row;
-        None: the true bit.
+      within: the bit that attackers report for adaptive clipping: whether the norm of their row
+        is within the clip; None: the true bit.
     """
 
     everything: bool = True
@@ -51,7 +51,7 @@ class FalseClaims:
     within: bool | None = None
 
     def claimed(self, weights: Tensor, byzantine: Tensor) -> Tensor:
-        """Returns `weights` `[c]`; those of `byzantine` clients are overstated, up to `most`."""
+        """Returns `weights` `[c]`, those in the mask `byzantine` times `weight`, at most `most`."""
         claimed = (weights * self.weight).clamp(max=self.most)
         return torch.where(byzantine, claimed, weights)
 
@@ -100,7 +100,7 @@ class Attackers:
         return first <= round <= last
 
     def chosen(self, round: int) -> Mask:
-        """Returns a mask `[N]` of the clients that are Byzantine in `round`, even beyond `period`.
+        """Returns a mask `[N]` of the clients that are Byzantine in `round`, also outside `period`.
 
         If the number of clients is `declared`, `fraction` of that number are selected, rounded to
         an integer. Otherwise each client is an independent Bernoulli(`fraction`) draw, which does
@@ -122,7 +122,7 @@ class Attackers:
         return self._chosen[drawn]
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the attackers as JSON, with their indices if they are the same in all rounds."""
+        """Returns the attackers as a JSON object; "clients" is None if drawn anew in each round."""
         clients = None if self.afresh else np.flatnonzero(self.chosen(0)).tolist()
         selection = "round" if self.afresh else "once"
         return {
@@ -156,7 +156,7 @@ class Attackers:
           rows: client messages, shape [n, m].
           state: memory of the attackers, separate for each task, since updates and gradients are
             different vectors.
-          rule: aggregates rows, of which the Byzantine ones come first.
+          rule: function that aggregates rows [n, m], the Byzantine ones first, to [m].
           task: the task of the exchange.
 
         Returns:
@@ -210,7 +210,9 @@ class Attackers:
         return replace(bounded, rows=rows, byzantine=byzantine)
 
     def instructed(self, federation: Federation) -> Attackers:
-        """Returns these attackers with the result of `Attack.study` on their examples.
+        """Returns these attackers, with `learned` from `Attack.study` on their examples.
+
+        They are returned unchanged if their attack does not read examples of all attackers.
 
         Raises:
           Refused: if the attack does not apply to the examples, or the attackers have none that it
@@ -242,7 +244,7 @@ class Attackers:
         return [int(client) for client in np.flatnonzero(self.chosen(0))]
 
     def watching(self, params: Tensor, state: State) -> State:
-        """Returns the attackers' memory after the broadcast of `params` `[d]`."""
+        """Returns the attackers' memory after they received the broadcast model `params` `[d]`."""
         looks = Knowledge.BROADCASTS in self.attack.knows
         return self.attack.watch(params, state) if looks else state
 
@@ -256,7 +258,9 @@ class Attackers:
         return lambda direction, away, lr: self.attack.steer(direction, away, lr, state)
 
     def poisoned(self, federation: Federation) -> Federation:
-        """Returns the population with poisoned examples of all clients that may ever be Byzantine.
+        """Returns `federation`, with the examples of clients that may ever be Byzantine poisoned.
+
+        It is returned unchanged if the attack does not poison examples.
 
         Raises:
           Refused: if the attack does not apply to the examples.
@@ -287,7 +291,7 @@ def _memory_of(task: str) -> str:
 
 
 def _parted(state: State, task: str) -> tuple[State, State]:
-    """Returns the entries of the attackers' memory about other tasks, and those about `task`."""
+    """Splits the attackers' memory: entries of other tasks, and those of `task`, without prefix."""
     start = _memory_of(task)
     others: dict[str, Tensor] = {}
     remembered: dict[str, Tensor] = {}

@@ -1,4 +1,4 @@
-"""Client-side evaluation of a model: one row of measures per client, on its held-out examples."""
+"""Client-side evaluation: each client's measures of a model on its own held-out examples."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ class ClientMeasures:
     def rows(self, ids: Indices, params: Tensor, round: int) -> Tensor:
         """Returns the rows `[c, m]` of clients `ids` `[c]` for model `params` `[d]` in `round`.
 
-        `params` may also be one model per client `[c, d]`.
+        `params` may also be one model per client `[c, d]`. A client without held-out examples has a
+        row of zeros.
 
         To the last bit, a client's row depends only on its own examples and the model. Clients are
         scored one by one, because kernels that process several at once round differently, and a
@@ -60,7 +61,6 @@ class ClientMeasures:
         return torch.stack(rows) if rows else params.new_zeros(0, self.row.length)
 
     def _row(self, federation: Federation, client: int, params: Tensor) -> Tensor:
-        """Returns the row `[m]` of one client."""
         start, end = federation.offsets[client : client + 2]
         if start == end:
             return params.new_zeros(self.row.length)

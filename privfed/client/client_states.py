@@ -1,4 +1,4 @@
-"""Client state between rounds: of an objective, or of local model parameters.
+"""Client states between rounds: values of an objective, or local model parameters.
 
 A simulation keeps every client's state; in a deployment each client keeps its own. The state is
 secret: it is stored under private/ (mode 0700) and is never published.
@@ -52,7 +52,7 @@ STATES_FILE = "settled.f32"
 
 
 class ClientStates:
-    """`[k]` float32 values per client in a memory-mapped file, and a journal of later rounds.
+    """The clients' states: k float32 values each, in a memory-mapped file and a journal.
 
     The file `settled.f32` `[clients, 1 + k]` contains the states at the last checkpoint; the first
     column is 1 if the client has a state. The states of each later round are in a separate file,
@@ -108,13 +108,13 @@ class ClientStates:
         self.begin(checkpoint)
 
     def begin(self, round: int) -> None:
-        """Begins `round`; discards states that `scatter` stored in a round that did not end."""
+        """Begins `round`; discards states that `scatter` stored in an unfinished attempt at it."""
         self._path, self._earlier = self._journal(round), self._where
         self._temporary = self._path.with_name(f".{self._path.name}.tmp")
         self._temporary.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Discards states that `scatter` or `keep` stored in an aborted round."""
+        """Discards states that `scatter` or `keep` stored in the current, aborted round."""
         self._temporary.unlink(missing_ok=True)
         self._path.unlink(missing_ok=True)
         self._where = self._earlier
@@ -189,7 +189,7 @@ class ClientStates:
             sync_folder(self._folder)
 
     def _folded(self) -> int:
-        """Returns the last merged round; 0 if none is recorded, as in older versions.
+        """Returns the last round merged into `settled.f32`; 0 without the file `folded.txt`.
 
         Raises `Broken` if the file states no number.
         """
@@ -250,7 +250,7 @@ def _reserve(path: Path, size: int) -> None:
 
 
 def _create(path: Path, size: int) -> None:
-    """Creates a file of zeros atomically."""
+    """Creates a file of `size` zero bytes atomically."""
     temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("wb") as file:
         file.truncate(size)

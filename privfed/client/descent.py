@@ -21,9 +21,9 @@ class Batch:
     Attributes:
       loss: The run's loss (`model.loss`).
       outputs: The outputs `[B, *positions, width]` of the client's model.
-      y: The labels `[B, *positions]` or `[B, width]`; a position without one has `NO_LABEL`, -1.
-        Stacked batches may end in repeated examples of the same batch, whose losses have weight
-        zero.
+      y: The labels `[B, *positions]` or `[B, width]`; a position without a label has
+        `NO_LABEL`, -1. Stacked batches may end in repeated examples of the same batch, whose losses
+        have weight zero.
       counts: The number of the client's examples in each class `[classes]`; None if labels are not
         classes.
       features: The representations `[B, h]`: the inputs of the model's last layer with parameters,
@@ -63,7 +63,7 @@ class LocalLoss(Part):
         return type(self).losses is not LocalLoss.losses
 
     def losses(self, batch: Batch) -> Tensor:
-        """Returns the loss of each example of one client's batch `[B]`.
+        """Returns the losses `[B]` of the examples of one client's batch.
 
         If models are stacked, it is computed under `torch.func.vmap` over clients: no branches on
         values, no in-place changes.
@@ -97,7 +97,8 @@ class LocalStep:
       grad: Gradients of the mean loss of each client's batch at `w`, shape `[c, d]`.
       anchor: Gradients of the same batches at the objective's `anchor`, shape `[c, d]`, if it has
         one.
-      state: Client states, shape `[c, k]`, as in `Objective`.
+      state: Client states, shape `[c, k]`, as in `Objective`; if `anchored` is "all", gradients of
+        all examples at the initial models instead, shape `[c, d]`.
       carried: Vectors carried between steps, shape `[c, j]`, as in `Objective`.
       number: Number of earlier steps of the round.
       epoch: Number of completed epochs, shape `[c]`.
@@ -140,13 +141,16 @@ class Correction(Part):
         return broadcast["params"]
 
     def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor | None:
-        """Returns the vectors carried before the first step, `[c, j]` or `[j]`, or None."""
+        """Returns the initial carried vectors, `[c, j]`, or `[j]` for all clients, or None."""
         return None
 
     def anchor(
         self, w: Tensor, broadcast: Broadcast, state: Tensor | None, carried: Tensor | None
     ) -> Tensor:
-        """Returns the models `[c, d]` or `[d]` at which the gradients of `anchored` "batch" are."""
+        """Returns the models at which the second gradients of batches are computed.
+
+        The shape is [c, d], or [d] if all clients share one. Used only if `anchored` is "batch".
+        """
         return broadcast["params"]
 
     def along(self, step: LocalStep, broadcast: Broadcast) -> tuple[Tensor, Tensor | None]:
@@ -157,7 +161,7 @@ class Correction(Part):
         empty batch are ignored.
 
         Args:
-          step: the step, with models, gradients, states and counts.
+          step: the inputs of the step.
           broadcast: released values by name.
         """
         state = step.state if step.anchor is None else step.anchor
@@ -168,12 +172,13 @@ class Correction(Part):
     ) -> Tensor:
         """Returns the corrected gradient `[c, d]`, by which `along` descends by default.
 
-        With `anchored` "batch", `state` is the gradient at the anchor.
+        With `anchored` "batch", `state` is the batch's gradient at the anchor; with "all", the
+        gradient of all examples at the origin.
 
         Args:
           grad: gradients of each client's batch, shape [c, d].
           w: models, shape [c, d].
           broadcast: released values by name.
-          state: client states, shape [c, k], or None.
+          state: client states, shape [c, k], or the second gradient, shape [c, d]; or None.
         """
         return grad

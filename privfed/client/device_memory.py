@@ -24,13 +24,13 @@ and two copies of eight bytes (encoded, summed).
 
 @dataclass(frozen=True)
 class CudaMemory:
-    """The memory of a GPU, divided evenly among `sharing` processes."""
+    """The memory of a GPU, which `sharing` processes share evenly."""
 
     device: torch.device
     sharing: int = 1
 
     def free(self) -> int:
-        """Returns the bytes that this process can still allocate."""
+        """Returns the number of bytes that this process, with an even share, can still allocate."""
         unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         return int(torch.cuda.mem_get_info(self.device)[0] + unused) // self.sharing
 

@@ -20,7 +20,7 @@ from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of
 
 _CHUNK = 256
 Gradients = Callable[["Tensor", np.ndarray], "Tensor"]
-"""Computes gradients `[B, d]` of a model `[d]`, one for each of the examples at indices `[B]`."""
+"""Maps a model `[d]` and indices `[B]` of examples to the gradients `[B, d]` of these examples."""
 
 
 class ClientMechanism(Protocol):
@@ -36,10 +36,10 @@ class ExamplePrivacy(ClientMechanism, Protocol):
     delta: float
 
     def steps(self, epochs: int) -> int:
-        """Returns the number of local steps per round."""
+        """Returns the number of local steps of a round of `epochs` local epochs."""
 
     def event(self, epochs: int) -> Event:
-        """Returns the privacy event of a silo's round."""
+        """Returns the privacy event of a silo's round of `epochs` local epochs."""
 
     def gradient(
         self, w: Tensor, examples: int, batch_size: int, gradients: Gradients, keys: Keys
@@ -110,11 +110,11 @@ class DpSgd(Part):
     private: ClassVar[bool] = True
 
     def steps(self, epochs: int) -> int:
-        """Returns the number of local steps per round."""
+        """Returns the number of local steps of a round of `epochs` local epochs."""
         return epochs * math.ceil(1 / self.sampling_rate)
 
     def event(self, epochs: int) -> Event:
-        """Returns the privacy event of a silo's round."""
+        """Returns the privacy event of a silo's round of `epochs` local epochs."""
         step = PoissonSampled(self.sampling_rate, Gaussian(self.noise_multiplier))
         return Event(Repeated(self.steps(epochs), step), "poisson", ADD_REMOVE, unit="example")
 

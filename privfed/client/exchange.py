@@ -85,10 +85,10 @@ class ClientState(Protocol):
 
 
 class Executor(Protocol):
-    """Sends requests to the cohort: in this process, or across ranks."""
+    """Obtains a cohort's answers to requests, in one process or in several (ranks)."""
 
     def answering(self, cohort: Cohort) -> Cohort:
-        """Returns the cohort without dropouts, which are drawn independently of the data."""
+        """Returns `cohort` without the clients that drop out, drawn independently of the data."""
 
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
         """Yields the cohort's answers in chunks; nothing for an empty cohort.

@@ -32,7 +32,18 @@ FEWEST_EPOCHS = 2
 
 @dataclass(frozen=True)
 class LocalExecutor:
-    """Trains `chunk` clients at once, those with the most local steps first."""
+    """Executes exchanges in this process, with `chunk` clients at once, most local steps first.
+
+    Attributes:
+      trainer: the local trainer of the run.
+      by_examples: whether clients are weighted by their numbers of examples.
+      stragglers: probability that a client trains fewer epochs in a round.
+      drop_stragglers: whether such clients count as dropouts.
+      states: client states between rounds; None if clients keep none.
+      silos: training with DP-SGD; None without it.
+      weights: declared weight of each client; empty if none are declared.
+      attackers: simulated attackers; None without them.
+    """
 
     trainer: LocalTrainer
     streams: Streams
@@ -57,9 +68,10 @@ class LocalExecutor:
     """Whether ranks may claim chunks in any order, because sums do not depend on the order."""
 
     def answering(self, cohort: Cohort) -> Cohort:
-        """Returns `cohort` with its available clients only.
+        """Returns `cohort` with only those clients that `availability` lets answer.
 
-        If `drop_stragglers` is set, clients that train fewer epochs are left out, too.
+        If `drop_stragglers` is set, clients that train fewer than the configured epochs are left
+        out, too.
         """
         who = self.trainer.federation.identify(cohort.clients)
         here = self.availability.present(cohort.round, who, self.streams)
@@ -172,7 +184,7 @@ class LocalExecutor:
         ids: Indices,
         round: int,
     ) -> Chunk:
-        """Returns the answer of clients `chunk` `[c]`, with indices `ids` `[c]` in `trainer`."""
+        """Returns the answer of clients `chunk` `[c]`, whose indices in `trainer` are `ids`."""
         keys = self.streams.at("shuffle", round, trainer.federation.identify(ids))
         if exchange.task == "gradient":
             gradients = trainer.gradients(ids, exchange.broadcast["params"], keys)
@@ -195,7 +207,7 @@ class LocalExecutor:
         return read_ahead(chunks, partial(as_read, federation))
 
     def _chunks_of(self, ids: Indices, task: str) -> Iterator[Indices]:
-        """Yields this rank's chunks of clients `ids`, those with most work first."""
+        """Yields the chunks of clients `ids` that this rank processes, in the order of `ids`."""
         if not self.unordered:
             ids = ids[
                 self.ranks.rank :: self.ranks.count
@@ -216,7 +228,7 @@ class LocalExecutor:
         keys: Keys,
         round: int,
     ) -> Tensor:
-        """Trains clients `chunk` `[c]`, with indices `ids` in `trainer`; returns rows `[c, m]`.
+        """Trains clients `chunk` `[c]`, indexed in `trainer` by `ids`; returns rows `[c, m]`.
 
         Client states are gathered before training, and scattered after it.
         """
@@ -251,7 +263,7 @@ class LocalExecutor:
         return trainer.train(np.zeros(1, dtype=np.int64), exchange.broadcast, None, keys)[0][0]
 
     def work(self, round: int, ids: Indices) -> tuple[Indices, Indices]:
-        """Returns the numbers of local steps and of processed examples `[c]` of clients `ids`.
+        """Returns clients' numbers of local steps `[c]` and of processed examples `[c]` in `round`.
 
         A gradient over all examples, an exchange before training, and a measurement of one model
         count as one epoch each. The second gradient of a step counts as another step.
@@ -282,14 +294,17 @@ class LocalExecutor:
         return np.where(bernoulli(words[:, 0], self.stragglers), fewer, most)
 
     def by_work(self, ids: Indices) -> Indices:
-        """Returns clients `ids`, sorted by their number of local steps, most first."""
+        """Returns `ids`, sorted by clients' number of local steps, most first.
+
+        For silos with DP-SGD, `ids` are returned unsorted.
+        """
         if self.silos:  # their numbers of steps are equal, and their sizes private
             return ids
         work = self.trainer.steps(self.trainer.federation.sizes(ids), 1)
         return ids[np.argsort(-work, kind="stable")]
 
     def _weights(self, ids: Indices) -> Tensor:
-        """Returns the weights `[c]`: declared constants, numbers of examples, or 1.
+        """Returns the aggregation weights `[c]` of clients: declared, numbers of examples, or 1.
 
         The numbers of examples are at most `most_examples`, if that is set.
         """

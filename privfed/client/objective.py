@@ -86,7 +86,7 @@ class Cohorts:
     period: int = 1
 
     def joined(self, rounds: int) -> float:
-        """Returns the expected number of clients that participate in any of `rounds` rounds."""
+        """Returns the expected number of clients that participate in at least one of `rounds`."""
         if self.period > 1:
             return min(rounds * self.size, float(self.clients))
         return self.clients * (1 - (1 - self.size / self.clients) ** rounds)
@@ -117,12 +117,12 @@ class Message(Part):
 
     @property
     def exchanges(self) -> int:
-        """Number of exchanges up to and including training, a constant that the event states."""
+        """Number of exchanges of a round, up to and including training; the event states it."""
         return 1
 
     @property
     def least_steps(self) -> int:
-        """Smallest number of local steps; clients with fewer send their plain update."""
+        """Number of local steps that are needed; clients with fewer send their plain update."""
         return 0
 
     @property
@@ -132,7 +132,7 @@ class Message(Part):
 
     @property
     def grouping(self) -> Grouping | None:
-        """The rule of clients' groups, if `message` reads them (`Work.groups`).
+        """The rule of clients' groups; None if `message` does not read groups (`Work.groups`).
 
         A client's group depends on its own examples only, and affects only its clipped message.
         """
@@ -202,7 +202,7 @@ class Message(Part):
           work: the completed local training.
 
         Returns:
-          The rows [c, m] and the new states [c, k].
+          The rows [c, m] and the new states [c, k]; None instead of these if clients keep none.
         """
         return w - broadcast["params"], state
 
@@ -260,5 +260,6 @@ class Objective(LocalLoss, Correction, Message):
 class Sgd(Objective):
     """Plain local SGD, the local objective of FedAvg (McMahan et al. 2017, Algorithm 1).
 
-    A client steps along its gradient, and sends local model - broadcast model: d numbers.
+    A client steps against its gradient. It sends its update, local model - broadcast model: d
+    numbers.
     """

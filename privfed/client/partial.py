@@ -1,4 +1,4 @@
-"""Models of which clients send only a shared part; and averages of batch statistics.
+"""Objectives for models of which clients send only a shared part, or with batch statistics.
 
 The objective wraps the run's objective, which trains only the shared part `[d]`: row, server and
 event are those of a smaller model. The local part `[p]` takes plain gradient steps:
@@ -126,7 +126,7 @@ class Partial(Around):
         return self.inner.plain and not self.local_epochs
 
     def state_length(self, d: int) -> int:
-        """Returns the number of values of a client's state, for d shared parameters."""
+        """Returns the number of values of a client's state if the model has d shared parameters."""
         return len(self.start) + self.inner.state_length(d)
 
     def init(self, params: Tensor) -> Memory:
@@ -181,8 +181,8 @@ class Partial(Around):
     def _in_turn(self, step: LocalStep) -> tuple[Tensor, Tensor | None]:
         """Returns directions `[c, d + p]`, and the number of steps of the shared part.
 
-        Directions are zero except in the local part in the first `local_epochs`, and except in the
-        shared part later.
+        In the first `local_epochs` epochs only the local part of a direction is nonzero, afterwards
+        only the shared part. The number of steps `[c, 1]` is None if none is carried.
         """
         alone = (step.epoch < self.local_epochs)[:, None]
         shared, local = self._parts(step.grad)
@@ -198,7 +198,7 @@ class Partial(Around):
         return torch.cat([shared.expand(len(stays), -1), stays], dim=1)
 
     def inner_state(self, state: Tensor | None, broadcast: Broadcast) -> Tensor | None:
-        """Returns the client states `[c, k]` of the objective of the shared part."""
+        """Returns the states `[c, k]` of `inner`, without local parts; None if it keeps none."""
         if state is None or state.shape[1] == len(self.start):
             return None
         return state[:, len(self.start) :]

@@ -35,9 +35,9 @@ _MIXED = (
 
 
 class PerExample:
-    """Per-example gradients of one network, by Opacus.
+    """Computes per-example gradients of one network, by Opacus.
 
-    Raises `Refused` if Opacus is not installed or does not support a layer.
+    The constructor raises `Refused` if Opacus is not installed or does not support a layer.
     """
 
     def __init__(self, network: Network) -> None:
@@ -109,7 +109,10 @@ class PerExample:
         return rows
 
     def gradients(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Returns the per-example gradients `[B, d]` of the loss at the model w `[d]`."""
+        """Returns the per-example gradients `[B, d]` of the loss at the model w `[d]`.
+
+        Raises `Refused` if the model yields more or fewer gradients than examples.
+        """
         network = self._network
         with torch.no_grad():
             for name, view in network.shapes.views(w).items():
@@ -203,7 +206,7 @@ def _opened(path: Path, terms: Mapping[str, Any], fresh: bool) -> Ledger:
 
 
 class PrivateSilos:
-    """Trains silos with example-level privacy."""
+    """Trains silos with example-level privacy, and charges each to its own ledger."""
 
     def __init__(self, dp: ExamplePrivacy, trainer: LocalTrainer, ledgers: SiloLedgers) -> None:
         self._dp, self._ledgers = dp, ledgers
@@ -237,7 +240,7 @@ class PrivateSilos:
           returning: mask [c] of silos that have a state.
 
         Returns:
-          The rows [c, m] and the new states.
+          The rows [c, m] and the new states [c, k], or None if silos keep none.
         """
         for silo in ids.tolist():
             self._ledgers.of(silo).charge(round, self._dp.event(trainer.epochs))

@@ -99,7 +99,7 @@ class LocalTrainer:
           returning: mask [c] of clients that have a state from an earlier round.
 
         Returns:
-          The rows [c, m] and the clients' new states [c, k].
+          The rows [c, m] and the clients' new states [c, k], or None if clients keep none.
         """
         each = np.full(len(ids), self.epochs) if epochs is None else epochs
         batches = plan_batches(self.federation, ids, keys, each, self.batch_size, self.most_steps)
@@ -125,7 +125,7 @@ class LocalTrainer:
 
     @property
     def models_measured(self) -> int:
-        """Number of models that each client measures on its examples, if the objective measures."""
+        """Number of models that each client measures if the objective has `measures`."""
         return self.objective.broadcasts if self.objective.measures == "loss" else 1
 
     def steps(self, sizes: Indices, epochs: Indices | int) -> Indices:
@@ -133,7 +133,10 @@ class LocalTrainer:
         return steps(sizes, epochs, self.batch_size, self.most_steps)
 
     def gradients(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor:
-        """Returns clients' gradients `[c, d]` of their mean losses; zero without examples."""
+        """Returns the gradients `[c, d]` of clients' mean losses at the model `params` `[d]`.
+
+        The gradient of a client without examples is zero.
+        """
         return self._gradients(ids, params.expand(len(ids), -1), keys)
 
     def _gradients(self, ids: Indices, w: Tensor, keys: Keys) -> Tensor:
@@ -155,7 +158,7 @@ class LocalTrainer:
         return torch.cat(losses, dim=1)
 
     def _fishers(self, ids: Indices, w: Tensor, keys: Keys) -> Tensor | None:
-        """Returns the Fisher diagonals `[c, d]` at models w `[c, d]`; None if none are measured."""
+        """Returns the Fisher diagonals `[c, d]` at models w `[c, d]`; None unless measured."""
         if self.objective.measures != "fisher":
             return None
         return self._mean(  # one example per batch, to square each gradient
@@ -202,7 +205,7 @@ class LocalTrainer:
         return (losses * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
 
     def _together(self, count: int) -> Iterator[slice]:
-        """Yields the clients that are processed at once: all if stacked, otherwise each alone."""
+        """Yields slices of clients that are processed at once: all if stacked, else one each."""
         if self.way == "stacked":
             yield slice(0, count)
         else:
@@ -312,7 +315,7 @@ def _by_step(each: NDArray[Any]) -> Tensor:
 
 
 def preserved_generators(device: torch.device) -> AbstractContextManager[None]:
-    """Returns a context that restores the state of torch's random generators at its end."""
+    """Returns a context that restores torch's random generators (CPU, and `device`) at its end."""
     return drawing_alone([device] if device.type == "cuda" else [])
 
 

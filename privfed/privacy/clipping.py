@@ -47,10 +47,10 @@ class FollowsQuantile(Protocol):
 
 @dataclass(frozen=True)
 class Split:
-    """Division of the noise multiplier z between an update and its count.
+    """Division of the noise multiplier z between updates and the count of norms within the clip.
 
     `update` is z_delta, the standard deviation of the update's noise over the clip; `count` is
-    sigma_b.
+    sigma_b, the standard deviation of the noise on the count.
     """
 
     update: float
@@ -74,16 +74,19 @@ class Split:
         return cls(left**-0.5, count)
 
     def weight(self, clip: float) -> float:
-        """Returns the factor on the count's coordinate that equalises the noise on both."""
+        """Returns the factor on the count that gives update and count the same noise std.
+
+        Without noise on the update it is clip / `count`.
+        """
         return self.update * clip / self.count if self.update else clip / self.count
 
     def bound(self, clip: float) -> float:
-        """Returns the joint sensitivity S."""
+        """Returns S, the joint L2 sensitivity of update and count, at clipping norm `clip`."""
         return math.hypot(clip, self.weight(clip) / 2)
 
 
 class AdaptiveClip(NoisedMechanism):
-    """Keys and public state of mechanisms whose clip may adapt to a quantile of clients' norms."""
+    """Base class of mechanisms whose clip may adapt to a quantile of clients' norms."""
 
     adaptive_clip: bool = False
     """Whether the clip follows clients' norms, within the same epsilon."""
@@ -99,7 +102,7 @@ class AdaptiveClip(NoisedMechanism):
         return self.adaptive_clip
 
     def resolved(self, setting: Setting) -> Self:
-        """Returns the mechanism with the default `count_noise`, from the expected cohort size."""
+        """Returns the mechanism; if the clip adapts, `count_noise` gets its default unless set."""
         mechanism = super().resolved(setting)
         if not self.adaptive_clip or self.count_noise is not None:
             return mechanism
@@ -112,7 +115,7 @@ class AdaptiveClip(NoisedMechanism):
         return {**state, "clip": torch.tensor(self.clip, dtype=torch.float64)}
 
     def _refuse_exchanges(self, exchanges: int) -> None:
-        """Refuses rounds of several exchanges if the clip is adaptive."""
+        """Raises `Refused` if the clip is adaptive and a round has several exchanges."""
         if self.adaptive_clip and exchanges > 1:
             raise Refused(
                 "privacy.adaptive_clip is true, but the clip adapts to the norms of one exchange "
@@ -121,7 +124,7 @@ class AdaptiveClip(NoisedMechanism):
             )
 
     def _norm(self, state: PublicState) -> float:
-        """Returns the norm bound of a row, over all of its columns."""
+        """Returns the L2 norm bound of a row, over all of its columns."""
         return self._split().bound(float(state["clip"])) if self.adaptive_clip else self.clip
 
     def _adapted(self, noised_count: float, divisor: float, state: PublicState) -> PublicState:
@@ -141,14 +144,22 @@ class AdaptiveClip(NoisedMechanism):
 def next_clip(clip: float, share: float, quantile: float, rate: float) -> float:
     """Returns the next clip if a fraction `share` of the cohort's norms was within `clip`.
 
-    The next clip is limited to the range that `clip_rows` accepts.
+    It is clip exp(-rate (share - quantile)), limited to the range that `clip_rows` accepts.
     """
     step = rate * (share - quantile)
     return min(max(clip * math.exp(-step), 1e-6), 1e20)
 
 
 def share_within(noised_count: float, weight: float, divisor: float) -> float:
-    """Returns b~, the fraction of the cohort within the clip, from its noised count."""
+    """Estimates the fraction of the cohort whose norms are within the clip.
+
+    The estimate may be outside of [0, 1].
+
+    Args:
+      noised_count: noised sum of weight (b - 1/2) over the cohort, b = 1 for norms within the clip.
+      weight: factor on each client's b - 1/2.
+      divisor: constant divisor, the expected cohort size.
+    """
     return 0.5 + noised_count / (weight * divisor)
 
 
@@ -171,7 +182,7 @@ def blocks(rows: Tensor) -> Iterator[slice]:
 
 
 def averaged(total: Tensor, divisor: float) -> Tensor:
-    """Returns `total` `[m]` divided by `divisor`, in float32; blocks are divided in float64."""
+    """Returns `total` `[m]` / `divisor` in float32; the division is in the precision of `total`."""
     average = total.new_empty(len(total), dtype=torch.float32)
     for block in blocks(total[None]):
         average[block] = total[block] / divisor
@@ -195,7 +206,7 @@ def clip_rows(rows: Tensor, clip: float, grid: float | None = None) -> BoundedRo
 
     | input row            | output row                                            |
     |----------------------|-------------------------------------------------------|
-    | norm <= clip         | unchanged (within 2^-22 of clip: scaled by 1 - 2^-22) |
+    | norm <= clip         | unchanged; norms above (1 - 2^-22) clip become that   |
     | norm > clip          | same direction, norm clip (less at most 2^-21 of it)  |
     | zero                 | zero                                                  |
     | any NaN or Inf       | zero: the client takes part and contributes nothing   |
@@ -213,6 +224,7 @@ def clip_rows(rows: Tensor, clip: float, grid: float | None = None) -> BoundedRo
     Raises:
       Refused: if `clip` is outside its range.
       TypeError: if rows are neither float32 nor float64.
+      ValueError: if `grid` is not a power of two.
 
     Source: Abadi et al. 2016, Algorithm 1; McMahan et al. 2018, Algorithm 1 (per user).
     """
@@ -271,7 +283,10 @@ def _onto(grid: float, numbers: Tensor) -> Tensor:
 
 
 def toward_zero(numbers: Tensor) -> Tensor:
-    """Rounds `numbers` toward zero in place. On a CPU `torch.trunc` is 40 times slower."""
+    """Rounds `numbers` toward zero, in place, and returns it.
+
+    On a CPU NumPy rounds, since `torch.trunc` is 40 times slower there.
+    """
     if numbers.device.type != "cpu":
         return numbers.trunc_()
     np.trunc(numbers.numpy(), out=numbers.numpy())
@@ -304,7 +319,7 @@ def clip_rows_and_report(rows: Tensor, clip: float, weight: float) -> BoundedRow
 
 
 def count_turned(bounded: BoundedRows, who: Tensor, within: bool) -> BoundedRows:
-    """Returns rows of `clip_rows_and_report` whose last column reports `within`, where `who` `[c]`.
+    """Returns rows of `clip_rows_and_report`; rows in the mask `who` `[c]` now report `within`.
 
     This simulates attackers that report a false answer. Guarantee: the magnitude of the last column
     is unchanged, so no norm changes and the bound remains valid.

@@ -16,9 +16,9 @@ below 0.4 at worst, which is negligible if C is many steps.
 Sums of up to `capacity` rows, noise included, are below half of the modulus in magnitude. That
 limit is checked when a run is configured, since a wrapped sum would be wrong without detection.
 
-*Rounding.* A number in units of 2^-16 is floor(x) + rest. The sum of floor(x) and 16 random bits is
-the number rounded down, or up with the probability of the first 16 bits of its fraction. If the
-bits are the largest without a carry, 53 more bits are compared with the rest.
+*Rounding.* A number x, in units of 2^-16 steps, is floor(x) + rest. The sum of floor(x) and 16
+random bits is the number rounded down, or up with the probability of the first 16 bits of its
+fraction. If the bits are the largest without a carry, 53 more bits are compared with the rest.
 
 The bits come from a fast generator, keyed freshly for each row: no proof requires the rounding to
 be secret, as the bound of a row holds for every rounding.
@@ -61,7 +61,10 @@ def fits_single(clip: float, step: float) -> bool:
 
 
 def rounded_double(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
-    """Returns `row` `[d]` in integer steps, and the squared norm of the result."""
+    """Rounds `row` `[d]` at random, without bias, to integer multiples of `step`.
+
+    Returns the multiples `[d]`, and their squared norm.
+    """
     fast, whole_steps = Keys(keys.bits(2).tobytes()), np.empty(len(row), np.int64)
     drawn = fast.bits(-(-len(row) // 4)).view(np.uint16)
     tied, rests, squared = [], [], 0.0
@@ -85,7 +88,7 @@ def rounded_double(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
 
 
 def rounded_single(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
-    """Rounds like `rounded_double`, but faster and with other random bits, if `fits_single`."""
+    """Rounds like `rounded_double`, faster and with other random bits; requires `fits_single`."""
     drawn, whole_steps = sixteen_bits(keys, len(row)), np.empty(len(row), np.int64)
     scaled, floored = np.empty((2, _SINGLES), np.float32)
     numbers, real = np.empty(_SINGLES, np.int32), np.empty(_SINGLES)
@@ -118,7 +121,7 @@ def squared_norm(row: Row) -> float:
 
 
 def sixteen_bits(keys: Keys, count: int) -> NDArray[np.uint16]:
-    """Returns `count` times 16 bits of a fast generator whose key is drawn from `keys`."""
+    """Returns `count` random 16-bit numbers of a fast generator whose key is drawn from `keys`."""
     words = np.random.SFC64(np.random.SeedSequence(keys.bits(2))).random_raw(-(-count // 4))
     return np.asarray(words).view(np.uint16)[:count]
 
@@ -193,7 +196,7 @@ class Codec:
 
     @property
     def largest(self) -> int:
-        """Largest integer that an honest client sends."""
+        """Largest magnitude of an integer that an honest client sends, its noise included."""
         added = self.noise.most if self.noise else 0
         if self.clip == math.inf:
             return math.floor(self.reach / self.step) + 1 + added
@@ -209,8 +212,8 @@ class Codec:
         """Returns integers `[d]` of norm at most `bound`, rounded with randomness from `keys`.
 
         Raises `ValueError` if the row is not finite, not of shape `[d]`, or exceeds `clip` (or in a
-        coordinate `reach`, if `clip` is infinite), and if every rounding exceeds the bound, which
-        has negligible probability.
+        coordinate `reach`, if `clip` is infinite), and if the roundings of all 200 tries exceed the
+        bound, which has negligible probability.
         """
         if row.shape != (self.length,):
             raise ValueError(f"the row has shape {row.shape}; expected ({self.length},)")
@@ -249,7 +252,10 @@ class Codec:
         return numbers.astype(np.uint64) & np.uint64(2**self.bits - 1)
 
     def unwrap(self, summed: NDArray[np.unsignedinteger]) -> Integers:
-        """Returns the integers nearest zero with residues `summed`: the sum, within capacity."""
+        """Returns the integers nearest zero with residues `summed` modulo 2^bits.
+
+        They are the true sum if at most `capacity` rows were added (see `finest`).
+        """
         shift, numbers = 64 - self.bits, np.empty(len(summed), np.int64)
         for start in range(0, len(summed), _BATCH_SIZE):
             some = slice(start, start + _BATCH_SIZE)
@@ -258,5 +264,5 @@ class Codec:
         return numbers
 
     def decode(self, total: Integers) -> NDArray[np.float64]:
-        """Returns the sum `total` of encoded rows as real numbers."""
+        """Returns the sum `total` of encoded rows times `step`, as real numbers."""
         return np.multiply(total, self.step, dtype=np.float64)

@@ -45,9 +45,14 @@ class NoiseOfClients:
     def part(self, against: str, colluders: float, byzantine: int) -> float:
         """Returns a lower bound on the fraction of the noise's variance that counts.
 
-        The adversary is `against`. Byzantine clients add no noise; the server also knows colluders'
-        shares. Readers take no part in the sum, so they know no share. For the run's own parameters
-        the result is the fraction with which the run was charged.
+        Byzantine clients add no noise; the server also knows colluders' shares. Readers take no
+        part in the sum, so they know no share. For the run's own parameters the result is the
+        fraction with which the run was charged. If it is 0 or negative, no noise counts.
+
+        Args:
+          against: the adversary: "server" or "readers".
+          colluders: fraction of a cohort that colludes with the server.
+          byzantine: number of Byzantine clients.
         """
         added = 1.0 - byzantine / self.survivors
         if against == "readers":
@@ -80,7 +85,11 @@ class NoiseOfSites:
     aborts: ClassVar[float] = 0.0
 
     def part(self, against: str, colluders: float, byzantine: int) -> float:
-        """Returns a lower bound on the fraction of the variance that counts against `against`."""
+        """Returns a lower bound on the fraction of the noise's variance that counts.
+
+        It is 1 against "others", all sites except a client's own, since that event counts only the
+        noise of the own site. `colluders` is the number of colluding and Byzantine sites.
+        """
         return 1.0 if against == "others" else 1.0 - colluders / self.minimum
 
 
@@ -102,7 +111,11 @@ class NoiseOfPairs:
     aborts: ClassVar[float] = 0.0
 
     def part(self, against: str, colluders: float, byzantine: int) -> float:
-        """Returns the variance of equivalent independent noise, divided by that of own noise."""
+        """Returns the variance of equivalent independent noise over that of a client's own noise.
+
+        `colluders` is the number of colluding and Byzantine clients; the result is 0 if no other
+        client remains.
+        """
         honest = self.size - math.ceil(colluders)
         return alone_for_ratio(self.pair_noise, honest) ** -2 if honest > 0 else 0.0
 
@@ -119,7 +132,10 @@ def counted_to_json(noise: CountedNoise) -> dict[str, Any]:
 
 
 def counted_from_json(stated: Mapping[str, Any]) -> CountedNoise:
-    """Returns the noise that `counted_to_json` stated. Raises `KeyError` or `TypeError`."""
+    """Returns the noise that `counted_to_json` stated.
+
+    Raises `KeyError` or `TypeError` if `stated` is malformed.
+    """
     facts = dict(stated)
     kind = _KINDS[facts.pop("among")]
     if not all(isinstance(fact, bool) or is_count(fact) for fact in facts.values()):

@@ -58,9 +58,9 @@ class BoundedSum:
 class Encoding:
     """Parameters of a sum: rows of L2 norm at most `bound` (infinite: none is proved).
 
-    A codec may divide `bound` into at most `resolution` steps: sums must be on the grid of central
-    noise. Distributed noise instead fixes the `step`, and `noise` is the noise that each party (a
-    client, or a site for all of its clients) adds in integer steps.
+    A codec may divide `bound` into at most `resolution` steps, so that sums are on the grid of
+    central noise. Distributed noise instead fixes the `step`, and `noise` is the noise that each
+    party (a client, or a site for all of its clients) adds in integer steps.
     """
 
     bound: float = math.inf
@@ -149,6 +149,8 @@ class Mechanism(Part):
     def in_parts(self, parts: int) -> Self:
         """Returns the mechanism for clients with `parts` rows, each clipped to clip / `parts`.
 
+        A client has one row at each of `parts` sites.
+
         The noise multiplier is then relative to clip / `parts`.
         """
         return self
@@ -193,7 +195,7 @@ class Mechanism(Part):
         return layout.length
 
     def coefficients(self) -> NDArray[np.float64]:
-        """Returns the coefficients `[bands]` that correlate noise over rounds; [1] if none do."""
+        """Returns the coefficients `[bands]` that correlate noise over rounds; [1] without any."""
         return np.ones(1)
 
     def memory(self, streams: Streams, length: int) -> Correlated | None:
@@ -212,7 +214,9 @@ class Mechanism(Part):
         """
 
     def noised(self, total: BoundedSum, keys: Keys, state: PublicState, part: slice) -> BoundedSum:
-        """Returns the sum with noise on its numbers in `part`, if noise can be drawn in parts.
+        """Returns the sum with noise added to its numbers in `part`.
+
+        It is returned unchanged if the mechanism cannot draw noise in parts.
 
         If several processes add up their sums, each first adds the noise of a different part. The
         total then contains all noise once, and is a `SumWithNoise`. Otherwise `release` adds the
@@ -269,7 +273,7 @@ class NoisedMechanism(Mechanism):
         return self.model_copy(update={"clip": clip, "noise_multiplier": None})
 
     def _noise(self: _Calibrated) -> float:
-        """Returns the noise multiplier. Raises `ValueError` before calibration."""
+        """Returns the noise multiplier. Raises `ValueError` if it is not calibrated yet."""
         if self.noise_multiplier is None:
             raise ValueError("this mechanism has no noise multiplier; calibrate it first")
         return self.noise_multiplier

@@ -82,7 +82,7 @@ class SolvedForRun(Protocol):
         """Returns the optimised constants and the number of rounds, as the ledger states them."""
 
     def span(self) -> str:
-        """Returns the rounds over which noise is correlated, in words."""
+        """Returns a phrase for reports: the number of rounds over which noise is correlated."""
 
 
 @runtime_checkable

@@ -39,7 +39,7 @@ def signs(keys: Keys, length: int) -> Tensor:
 
 
 def rotate(bounded: BoundedRows, flips: Tensor) -> BoundedRows:
-    """Returns rows `[c, m]` as rotated rows `[c, padded(m)]`, float64, with the signs `flips`.
+    """Rotates rows `[c, m]` with the signs `flips`: rows `[c, padded(m)]`, float64.
 
     Guarantee: no row's norm increases (all shrink by 2^-40), so the bound remains valid.
     """
@@ -62,7 +62,7 @@ def unrotate(total: Tensor, flips: Tensor, length: int) -> Tensor:
 
 
 def hadamard(rows: Tensor) -> Tensor:
-    """Returns H rows / sqrt(d) for each of `rows` `[c, d]`, d a power of two; its own inverse."""
+    """Returns H x / sqrt(d) for each x of `rows` `[c, d]`, d a power of two; it inverts itself."""
     left, turned = rows.shape[1], rows.t()
     while left > 1:  # move the first digit of the index last, and apply H
         factor = left if left <= 2 * _FACTOR else _FACTOR

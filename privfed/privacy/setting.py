@@ -110,7 +110,7 @@ class Setting:
       cohort: the clients of a round.
       noise: the parties that add distributed noise, clients or sites.
       bits: modulus of the secure sum, in bits; 0 without one.
-      length: length of a message.
+      length: number of values in a message.
       against: the party whose guarantee the budget bounds.
     """
 

@@ -12,7 +12,7 @@ from privfed.sampling.cohort import Witness
 
 
 class JointNoise(Protocol):
-    """A mechanism in which pairs of clients share noise; colluders reveal theirs to the server."""
+    """A mechanism in which pairs of clients share noise; colluders reveal what they share."""
 
     pair_noise: float
     """Standard deviation of the noise of a pair of clients, relative to a client's own noise."""
@@ -28,10 +28,10 @@ class JointNoise(Protocol):
         """Noise multiplier against all other clients together: only a client's own noise counts."""
 
     def noise(self) -> PairwiseNoise:
-        """Returns the noise that clients add. Raises `ValueError` before planning."""
+        """Returns the noise that clients add. Raises `ValueError` before the run is planned."""
 
     def among_honest(self) -> JointNoise:
-        """Returns the noise between honest clients, which colluders cannot subtract."""
+        """Returns the mechanism of honest clients only, whose noise colluders cannot subtract."""
 
 
 def noised_jointly(mechanism: Mechanism) -> TypeGuard[JointNoise]:
@@ -97,13 +97,13 @@ class SharedNoise(Protocol):
 
     @property
     def honest(self) -> float:
-        """Lower bound on the fraction of the noise that comes from clients that keep it secret."""
+        """Lower bound on the fraction of the noise that honest clients add and keep secret."""
 
     def grid(self) -> IntegerGrid:
         """Returns the integer encoding of rows. Raises `Refused` if the bits are too few."""
 
     def events(self, witness: Witness, exchanges: int) -> dict[str, Event]:
-        """Returns the round's event for each adversary."""
+        """Returns the round's event for each adversary, by its name (keys of `OTHER_PARTY`)."""
 
 
 def shares_noise(mechanism: Mechanism) -> TypeGuard[SharedNoise]:

@@ -19,7 +19,7 @@ from privfed.core.deferred import Tensor, torch
 from privfed.core.vector import Layout, Shapes
 
 ShapesByName = Mapping[str, tuple[int, ...]]
-"""Shapes of a model's parameters, in their order."""
+"""Shapes of a model's parameters by name, in the model's order."""
 _PREFIX = "compression_"
 """Prefix of the names of the compression's values in broadcasts and memories."""
 _NUMBER = "compression_number"
@@ -59,16 +59,16 @@ class Compressed(Around):
 
     @property
     def keeps(self) -> int:
-        """Number of state vectors `[d]` of a client: the objective's, and the residual."""
+        """Number of state vectors `[d]` of a client: those of `inner`, and any residual."""
         return self.inner.keeps + self.compression.keeps
 
     @property
     def exchanges(self) -> int:
-        """Number of exchanges up to and including training."""
+        """Number of exchanges of a round, up to and including training."""
         return self.inner.exchanges + self.compression.exchanges - 1
 
     def state_length(self, d: int) -> int:
-        """Returns the number of values each client keeps."""
+        """Returns the number of values that each client keeps between rounds."""
         return self.inner.state_length(d) + self.compression.keeps * d
 
     def layout(self, d: int) -> Layout:
@@ -76,14 +76,14 @@ class Compressed(Around):
         return compressed_row(self.compression.length(self._shapes(d)))
 
     def init(self, params: Tensor) -> Memory:
-        """Returns the memory of the objective and of the compression."""
+        """Returns the server's memory before round 1: that of `inner` and the compression's."""
         state = self.compression.init(self._space(len(params)))
         here = {_PREFIX + name: value.to(params.device) for name, value in state.items()}
         start = torch.zeros((), dtype=torch.int64)
         return {**self.inner.init(params), **here, _NUMBER: start}
 
     def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
-        """Yields the objective's exchanges, then the compression's."""
+        """Yields the exchanges of `inner`, then the compression's; returns the broadcast values."""
         extra = yield from self.inner.prelude(params, memory)
         broadcast = {"params": params, **extra, _NUMBER: memory[_NUMBER] + 1}
         replies = yield from self.compression.exchanges_before(
@@ -104,7 +104,7 @@ class Compressed(Around):
     def message(
         self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
     ) -> tuple[Tensor, Tensor | None]:
-        """Returns the compressed rows `[c, m]`, and the clients' new state."""
+        """Returns the compressed rows `[c, m]`, and the clients' new state; None without state."""
         before, error = self._parted(state, broadcast)
         rows, after = self.inner.message(w, broadcast, before, work)
         sending = replace(self._sending(broadcast), keys=work.keys)
@@ -114,13 +114,13 @@ class Compressed(Around):
         )
 
     def admitted(self, rows: Tensor) -> Tensor:
-        """Returns compressed rows unchanged, since an honest client may send any row."""
+        """Returns compressed rows unchanged, since an honest client may send any vector `[m]`."""
         return rows
 
     def conclude(
         self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
     ) -> tuple[Tensor, Memory]:
-        """Returns the result of the objective's `conclude` for the decompressed release."""
+        """Returns the update `[d]` of `inner` for the decompressed release, and the new memory."""
         sending = self._sending(broadcast)
         update, state = self.compression.decode(released, sending, _part_of(memory))
         delta, after = self.inner.conclude(broadcast, update, memory, cohorts)
@@ -128,7 +128,7 @@ class Compressed(Around):
         return delta, {**after, **here, _NUMBER: memory[_NUMBER] + 1}
 
     def inner_state(self, state: Tensor | None, broadcast: Broadcast) -> Tensor | None:
-        """Returns the client states without the compression residual."""
+        """Returns the client states without the residual; None if nothing else is kept."""
         return self._parted(state, broadcast)[0]
 
     def _parted(

@@ -45,7 +45,7 @@ class Space:
     seed: int
 
     def keys(self, number: int) -> Keys:
-        """Returns the public random stream of compressed round `number`; 0: of the whole run."""
+        """Returns the public random stream of compressed round `number`; if 0, of the run."""
         return Streams(self.seed).at("compression", number)
 
 
@@ -97,7 +97,7 @@ class Compression(Part):
         return None
 
     def received(self, shapes: Shapes) -> int:
-        """Returns the number of values sent to a client per round, in addition to the model."""
+        """Returns the number of values a client receives per round, in addition to the model."""
         return 0
 
     def factor(self, shapes: Shapes) -> float:
@@ -135,7 +135,7 @@ class Compression(Part):
           sending: the inputs of compression.
 
         Returns:
-          The rows [c, m] and the new residuals [c, d].
+          The rows [c, m] and the new residuals [c, d]; None instead of these if clients keep none.
         """
 
     @abstractmethod

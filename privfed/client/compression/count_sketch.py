@@ -100,7 +100,7 @@ class Hashes:
     columns: int
 
     def sketch(self, rows: Tensor) -> Tensor:
-        """Returns the sketches `[c, R columns]` of `rows` `[c, d]`."""
+        """Returns the sketches `[c, R * columns]` of `rows` `[c, d]`."""
         device, few = rows.device, len(self.buckets)
         signed = [rows * signs.to(rows) for signs in self.signs]
         with _in_one_order():
@@ -112,7 +112,7 @@ class Hashes:
         return sketch
 
     def estimate(self, sketch: Tensor) -> Tensor:
-        """Returns the vector `[d]` estimated from a `sketch`: medians over hash functions."""
+        """Returns the vector `[d]` estimated from a `sketch` `[R * columns]`, by medians over R."""
         few = len(self.buckets)
         table = sketch.reshape(few, self.columns) * few**0.5
         guesses = table.gather(1, self.buckets.to(sketch.device)) * self.signs.to(sketch)

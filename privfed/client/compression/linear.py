@@ -35,7 +35,7 @@ from privfed.core.vector import Shapes
 
 
 class Projection(Protocol):
-    """The matrix A of a round."""
+    """The public matrix A `[m, d]` of a round, with orthonormal rows."""
 
     def apply(self, rows: Tensor) -> Tensor:
         """Returns A u for each of `rows` `[c, d]`: `[c, m]`."""
@@ -48,7 +48,7 @@ class Projection(Protocol):
 
 
 class Linear(ErrorFeedback):
-    """A public random projection, drawn anew in each round."""
+    """Base class of compressions by a public random projection, drawn anew in each round."""
 
     def factor(self, shapes: Shapes) -> float:
         return float((self.length(shapes) / shapes.length) ** 0.5)
@@ -64,7 +64,7 @@ class Linear(ErrorFeedback):
     def encode(
         self, updates: Tensor, error: Tensor | None, sending: Sending
     ) -> tuple[Tensor, Tensor | None]:
-        """Returns the projected updates and the new residuals."""
+        """Returns the projected updates `[c, m]`, and the new residuals `[c, d]` or None."""
         projection = self.projection(sending.space, sending.number)
         if error is None:
             return projection.apply(updates), None
@@ -73,7 +73,7 @@ class Linear(ErrorFeedback):
         return sent, corrected - projection.back(sent)
 
     def decode(self, released: Tensor, sending: Sending, memory: Memory) -> tuple[Tensor, Memory]:
-        """Returns the release in model coordinates, scaled up unless clients send the residual."""
+        """Returns the update `[d]`: A^T times the release, scaled up without error feedback."""
         projection = self.projection(sending.space, sending.number)
         update = projection.back(released[None])[0]
         return update if self.error_feedback else update * projection.scales().to(update), memory

@@ -52,7 +52,7 @@ class Matrices:
 
     @classmethod
     def thinned(cls, shapes: Shapes, saves: int) -> Matrices:
-        """Returns the matrices whose smaller side exceeds `saves`, and the other parameters."""
+        """Splits a model into matrices whose smaller side exceeds `saves`, and other parameters."""
         matrices, others = [], []
         ends = itertools.accumulate(shapes.sizes)
         for shape, size, end in zip(shapes.shapes, shapes.sizes, ends, strict=True):
@@ -118,7 +118,10 @@ def _thin(matrix: Matrix, rank: int) -> int:
 
 @dataclass(frozen=True)
 class Subspaces:
-    """One basis `[long side, r]` for each of the `matrices` of models of `d` numbers."""
+    """The projection of a round: a basis `[longer side, r]` for each of the `matrices`.
+
+    `d` is the number of the model's parameters.
+    """
 
     matrices: Matrices
     bases: tuple[Tensor, ...]

@@ -58,7 +58,7 @@ class PowerSgd(ErrorFeedback):
         return max(heights, widths + split.rest)
 
     def received(self, shapes: Shapes) -> int:
-        """Returns the number of values of the bases Q and P^ of all layers."""
+        """Returns the number of values of the bases Q and P^, which a client receives per round."""
         matrices = _split(shapes, self.rank).matrices
         return self.rank * sum(each.height + each.width for each in matrices)
 
@@ -73,7 +73,7 @@ class PowerSgd(ErrorFeedback):
     def exchanges_before(
         self, sending: Sending, memory: Memory
     ) -> Generator[Exchange, Tensor, Broadcast]:
-        """Yields the first exchange: the layers' updates times their bases."""
+        """Yields the first exchange, of layers' updates times bases Q; returns the bases P^."""
         basis = {"compression_basis": memory["basis"].to(sending.broadcast["params"])}
         layout = compressed_row(self.length(sending.space.shapes))
         released = yield Exchange("project", {**sending.broadcast, **basis}, layout)
@@ -85,7 +85,10 @@ class PowerSgd(ErrorFeedback):
     def encode(
         self, updates: Tensor, error: Tensor | None, sending: Sending
     ) -> tuple[Tensor, Tensor | None]:
-        """Returns rows of the current exchange, and residuals, which only the second changes."""
+        """Returns the rows `[c, m]` of the current exchange, and residuals `[c, d]` or None.
+
+        The first exchange returns the residuals unchanged.
+        """
         corrected = updates if error is None else updates + error
         split, broadcast = _split(sending.space.shapes, self.rank), sending.broadcast
         if "compression_left" not in broadcast:
@@ -131,7 +134,7 @@ class PowerSgd(ErrorFeedback):
         return flat
 
     def _padded(self, parts: list[Tensor], others: Tensor, sending: Sending) -> Tensor:
-        """Returns rows `[c, m]` of `parts` and `others` `[c, k]`, padded with zeros."""
+        """Concatenates `parts` and `others` `[c, k]`, padded with zeros, to rows `[c, m]`."""
         rows = torch.cat([*(part.flatten(1) for part in parts), others], dim=1)
         missing = self.length(sending.space.shapes) - rows.shape[1]
         return torch.nn.functional.pad(rows, (0, missing))
@@ -144,7 +147,7 @@ def _split(shapes: Shapes, rank: int) -> Matrices:
 
 
 def _thin(flat: Tensor, sides: list[int], rank: int) -> list[Tensor]:
-    """Returns the thin matrices `[c, side, rank]` at the beginning of `flat` `[c, m]`."""
+    """Returns the matrices `[c, side, rank]` at the start of `flat` `[c, m]`, one per side."""
     sizes = [side * rank for side in sides]
     parts = torch.split(flat[:, : sum(sizes)], sizes, dim=1)
     return [part.reshape(len(flat), -1, rank) for part in parts]

@@ -89,7 +89,11 @@ class Afl(Grouped):
         return torch.cat([weight * (w - broadcast["params"]), sent], dim=1), state
 
     def admitted(self, rows: Tensor) -> Tensor:
-        """Returns rows with one group per client, and a loss of at most the cap."""
+        """Returns rows `[c, m]` limited to what honest clients send.
+
+        A row's counts are nonnegative and sum to at most 1; the loss of each group, over loss_cap,
+        is between 0 and its count.
+        """
         layout = self.layout(rows.shape[1] - 2 * self.groups)
         delta, losses, counts = (layout.view(rows, name) for name, _ in layout.parts)
         counts = counts.clamp(0.0, self.measure_scale)

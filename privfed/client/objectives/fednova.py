@@ -19,8 +19,9 @@ class FedNova(Objective):
 
     With tau_k the number of client k's local steps, it sends d + 2 numbers: delta_k / tau_k, tau_k,
     and 1 if tau_k > 0. The update is tau_eff sum_k p_k delta_k / tau_k with
-    tau_eff = sum_k p_k tau_k, both over clients that took a step. With equal numbers of steps it is
-    FedAvg. Refused under privacy: tau_k grows with a client's number of examples, without a bound.
+    tau_eff = sum_k p_k tau_k, both over clients that took a step, with p_k their weights. With
+    equal numbers of steps it is FedAvg. Refused under privacy: tau_k grows with a client's number
+    of examples, without a bound.
     """
 
     unproven: ClassVar[str] = (

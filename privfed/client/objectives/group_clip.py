@@ -36,7 +36,7 @@ class Grouped(Objective):
 def memberships(work: Work, count: int, like: Tensor) -> Tensor:
     """Returns each client's one-hot membership in `count` groups, shape `[c, count]`.
 
-    A client without a group has zeros only.
+    A client without a group, or with a group number of `count` or more, has zeros only.
     """
     if work.groups is None:
         raise ValueError("this objective needs each client's group, but got none")

@@ -88,7 +88,7 @@ class QFedAvg(Objective):
         return torch.cat([weight * delta, self.divisor_scale * weight * (1 + curved)], 1), state
 
     def admitted(self, rows: Tensor) -> Tensor:
-        """Returns rows whose term of the divisor is at least that of the smallest loss."""
+        """Raises each row's term of the divisor to at least that of a loss of loss_floor."""
         least = self.divisor_scale * self._least * (1 - 1e-6)  # for float32's rounding
         return torch.cat([rows[:, :-1], rows[:, -1:].clamp(min=least)], dim=1)
 

@@ -10,7 +10,8 @@ With x the broadcast model, c the server's control variate and c_k client k's:
     c   <- mean of the c_k of all clients that have participated so far
 
 A client that participates for the first time starts at c_k = c, so if no client returns, the model
-is FedAvg's. The papers add |S| / N times the cohort's mean change of c_k to c (`published = true`).
+is FedAvg's. The papers add |S| / N times the cohort's mean change of c_k to c (`published = true`;
+|S| clients of N are in the cohort).
 This agrees with the definition of c if all clients join in round 1. For clients that join later,
 the initial value of c_k is never added to c, and the fixed point is not the optimum. Here a new
 client's complete c_k is added, and the sum is divided by the expected number of clients that have

@@ -160,7 +160,10 @@ class Banded(CorrelatedMechanism):
         return self._noise() * prefix_noise(self.coefficients(), rounds)
 
     def noise_on_update(self, size: int = 1) -> float:
-        """Returns the std of Z, in clipping norms. Raises `Refused` if sums are inexact."""
+        """Returns the std of Z, in clipping norms.
+
+        Raises `Refused` if sums over cohorts of expected `size` may be inexact.
+        """
         std = self.std()
         if self.toeplitz is not None:
             refuse_inexact(std, size)

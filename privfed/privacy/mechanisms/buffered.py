@@ -141,7 +141,7 @@ class Buffered(CorrelatedMechanism):
         return f"over all rounds by {self.buffers} buffer{'s' * (self.buffers > 1)}, {solved}"
 
     def coefficients(self) -> NDArray[np.float64]:
-        """Returns the first column of C, over the rounds of its optimisation; [1] before that."""
+        """Returns the first column of C over `solved_for` rounds; [1] before it is optimised."""
         if self.decays is None:
             return np.ones(1)
         return self._solved().column(max(self.solved_for, 1))

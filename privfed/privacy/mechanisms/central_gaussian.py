@@ -92,7 +92,10 @@ class CentralGaussian(AdaptiveClip):
         return CentralGaussian(clip=clip)
 
     def noise_on_update(self, size: int) -> float:
-        """Returns the noise std on a sum, in clipping norms. Raises `Refused` for inexact sums."""
+        """Returns the noise std on a sum of updates, in clipping norms.
+
+        Raises `Refused` if sums over cohorts of expected `size` may be inexact.
+        """
         refuse_inexact(self._noise(), size)
         return self._split().update if self.adaptive_clip else self._noise()
 
@@ -107,7 +110,7 @@ class CentralGaussian(AdaptiveClip):
         return layout.length + self.adaptive_clip
 
     def noised(self, total: BoundedSum, keys: Keys, state: PublicState, part: slice) -> BoundedSum:
-        """Adds the noise of `part` of the sum; parts that cover the sum add all of its noise.
+        """Adds noise to the coordinates of the sum in `part`; disjoint parts cover all coordinates.
 
         If several processes compute the sum, exactly one of them adds the noise N(0, (z C)^2) to
         each coordinate, independently of all other coordinates: the release is distributed as with
@@ -122,7 +125,7 @@ class CentralGaussian(AdaptiveClip):
     def _noised_blocks(
         self, total: BoundedSum, keys: Keys, part: slice
     ) -> Iterator[tuple[slice, Tensor]]:
-        """Yields the blocks of the sum in `part`: each block's slice and noised numbers."""
+        """Yields the sum in `part` block by block: a block's slice, and its noised numbers."""
         std, batch = self._noise() * total.bound, _BATCH_SIZE * torch.get_num_threads()
         for start in range(part.start, part.stop, batch):
             block = slice(start, min(start + batch, part.stop))
@@ -153,7 +156,9 @@ class CentralGaussian(AdaptiveClip):
 
 
 class CorrelatedMechanism(NoisedMechanism):
-    """Releases x_t + Y_t in round t, over a constant divisor, where C Y = Z.
+    """Base class of mechanisms that release x_t + Y_t in round t, over a constant divisor.
+
+    Y is noise that is correlated over rounds, by C Y = Z.
 
     x_t is the sum of clipped rows, Z is independent over rounds, and C is public. Y must be drawn
     from the keys that the server stores: with independent keys the mechanism would be another one.
@@ -164,7 +169,7 @@ class CorrelatedMechanism(NoisedMechanism):
 
     @abstractmethod
     def std(self) -> float:
-        """Returns the std of Z, which is that of the first round's noise, in clipping norms."""
+        """Returns the std of Z, and thus of the first round's noise, in clipping norms."""
 
     def noise_on_update(self, size: int = 1) -> float:
         return self.std()
@@ -185,7 +190,7 @@ class CorrelatedMechanism(NoisedMechanism):
 
 
 def refuse_exchanges(exchanges: int) -> None:
-    """Refuses rounds of several exchanges, for which correlated noise has no proof."""
+    """Raises `Refused` for several exchanges per round; correlated noise has no proof for them."""
     if exchanges > 1:
         raise Refused(
             f"noise that is correlated over rounds has no proof for rounds of {exchanges} "

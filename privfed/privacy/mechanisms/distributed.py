@@ -39,7 +39,7 @@ _DOWNWARD = 1 - 1e-12
 
 
 class InLayers(DistributedNoise):
-    """Noise of a kind whose sums have a distribution that depends on their variance alone."""
+    """Base class of noise whose sums have a distribution that depends on their variance alone."""
 
     sizing: Literal["minimum", "layers"] = "minimum"
     """"minimum": the least number of survivors adds enough noise. "layers": excess noise is removed

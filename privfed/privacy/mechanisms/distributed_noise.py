@@ -1,4 +1,4 @@
-"""Common base of distributed noise mechanisms."""
+"""Common base class of mechanisms with distributed noise, and the events that they charge."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class DistributedNoise(NoisedMechanism):
 
     @property
     def honest(self) -> float:
-        """Lower bound on the fraction of the noise that comes from clients that keep it secret."""
+        """Lower bound on the fraction of the noise that honest clients add and keep secret."""
         return self._planned_setting().clients.honest
 
     @property
@@ -89,7 +89,7 @@ class DistributedNoise(NoisedMechanism):
         )
 
     def grid(self) -> IntegerGrid:
-        """Returns the grid that the secure sum's bits allow; refuses too few bits for the noise."""
+        """Returns the grid that the secure sum's bits allow. Raises `Refused` for too few bits."""
         return self._roomy_grid() or self._rotated_grid()
 
     def _roomy_grid(self) -> IntegerGrid | None:
@@ -239,7 +239,7 @@ class DistributedNoise(NoisedMechanism):
         """Returns the noise that one party adds: a client, or a site."""
 
     def _total_variation(self) -> float:
-        """Returns the total variation distance between one sum's noise and the accounted noise."""
+        """Bounds the total variation distance between one sum's noise and the accounted noise."""
         setting = self._planned_setting()
         parties = setting.sites.sites if setting.sites else setting.cohort.largest
         most = parties if self.layered else 1  # draws per party: base and layers

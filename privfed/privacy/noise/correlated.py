@@ -33,7 +33,7 @@ class Correlated(ABC):
         self._round, self._last, self._noise_std = 0, np.zeros(length), 0.0
 
     def at(self, round: int) -> CorrelatedKeys:
-        """Returns the keys with which `round` is released."""
+        """Returns the keys that draw the noise of `round`'s release."""
         return CorrelatedKeys(None, source=self, round=round)
 
     def noise(self, round: int, std: float) -> Row:
@@ -88,7 +88,7 @@ class CorrelatedKeys(Keys):
 
 
 class CorrelatedReals(Correlated):
-    """Y_t with sum_j c_j Y_{t - j} = Z_t, in double precision.
+    """Correlated noise Y_t with sum_j c_j Y_{t - j} = Z_t, in double precision.
 
     The proof is for real numbers, which double precision approximates. Only runs of older versions
     continue with this noise.
@@ -109,7 +109,7 @@ class CorrelatedReals(Correlated):
 
 
 class BufferedNoise(Correlated):
-    """Y_t = Z_t - sum_j omega_j B_j, and then B_j <- theta_j B_j + Y_t, starting from 0.
+    """Correlated noise Y_t = Z_t - sum_j omega_j B_j; then B_j <- theta_j B_j + Y_t, from 0.
 
     B_j is sum_i theta_j^(i-1) Y_{t - i}, so that sum_i c_i Y_{t - i} = Z_t with c_0 = 1 and c_i =
     sum_j omega_j theta_j^(i-1): the rows are C^-1 Z. The proof is for real numbers, which double
@@ -148,7 +148,9 @@ _OVERFLOW = (
 
 
 class CorrelatedOnGrid(Correlated):
-    """Integer multiples N_t of a grid g, exactly: round(Z_t / g - sum_j c_j N_{t - j}), j > 0.
+    """Correlated noise g N_t on a grid g, exactly: N_t = round(Z_t / g - sum_j c_j N_{t - j}).
+
+    The sum is over j > 0.
 
     c_0 = 1, and the other coefficients are integer multiples of 2^-20, so that the sums are exact
     in 64 bits, and Z_t is the continuous Gaussian whose shifted value is rounded
@@ -204,7 +206,7 @@ class CorrelatedOnGrid(Correlated):
 
 
 def refuse_overflow(coefficients: Row, rounds: int) -> None:
-    """Refuses coefficients with which noise over `rounds` rounds may be inexact."""
+    """Raises `Refused` for coefficients with which noise over `rounds` rounds may be inexact."""
     from scipy.signal import lfilter  # imported here, since lists of parts do not need it
 
     first = np.zeros(rounds)

@@ -28,7 +28,7 @@ class _Bits:
         self._keys, self._calls = keys, 0
 
     def below(self, bound: Integers) -> Integers:
-        """Returns a uniform integer in [0, bound) for each bound, by rejection."""
+        """Returns a uniform integer in [0, b) for each b in `bound`, by rejection."""
         numbers = np.zeros(len(bound), dtype=np.int64)
         left = np.arange(len(bound))
         while len(left):
@@ -90,7 +90,7 @@ def _discrete_laplace(bits: _Bits, scale: int, count: int) -> Integers:
 
 
 def _exponential(bits: _Bits, over: Integers, under: Integers) -> NDArray[np.bool_]:
-    """Returns Bernoulli(exp(-over / under)) for each, over >= 0."""
+    """Returns a Bernoulli(exp(-over / under)) draw for each pair, over >= 0 and under > 0."""
     left, rest = over // under, over % under
     heads = _small_exponential(bits, rest, under)
     going = np.flatnonzero(heads & (left > 0))

@@ -65,8 +65,9 @@ Numbers = NDArray[np.float64]
 def square_root(bands: int) -> Numbers:
     """Returns the first coefficients `[bands]` of (1 - x)^(-1/2): 1, 1/2, 3/8, 5/16, ...
 
-    c_j = c_(j-1) (2 j - 1) / (2 j). With as many bands as rounds, C C = A. Source: Fichtenberger,
-    Henzinger & Upadhyay 2023; cut after `bands`: Kalinin & Lampert 2024, arXiv 2405.13763.
+    c_j = c_(j-1) (2 j - 1) / (2 j). With as many bands as rounds, C C = A, the lower-triangular
+    matrix of ones. Source: Fichtenberger, Henzinger & Upadhyay 2023; cut after `bands`: Kalinin &
+    Lampert 2024, arXiv 2405.13763.
     """
     steps = np.arange(1, bands)
     return np.concatenate([[1.0], np.cumprod((2 * steps - 1) / (2 * steps))])
@@ -75,7 +76,7 @@ def square_root(bands: int) -> Numbers:
 def inverse_sums(coefficients: Numbers, rounds: int) -> Numbers:
     """Returns the prefix sums w `[rounds]` of the column of C^-1: C^-1 times a vector of ones.
 
-    A C^-1 is Toeplitz as well, and w is its column.
+    With A the lower-triangular matrix of ones, A C^-1 is Toeplitz, and w is its first column.
     """
     return np.asarray(lfilter([1.0], coefficients[:rounds], np.ones(rounds)))
 
@@ -84,14 +85,17 @@ def prefix_noise(coefficients: Numbers, rounds: int) -> float:
     """Returns the root mean square noise on prefix sums, relative to independent noise.
 
     Both noises give the same guarantee. A client's participations are at least `bands` rounds
-    apart, so k of them change C x by sqrt(k) |c|, and the ratio is |c| |A C^-1|_F / |A|_F.
+    apart, so k of them change C x by sqrt(k) |c|, and the ratio is |c| |A C^-1|_F / |A|_F, with A
+    the lower-triangular matrix of ones.
     """
     norm = float(np.linalg.norm(coefficients))
     return relative_noise(inverse_sums(coefficients, rounds), norm)
 
 
 def relative_noise(sums: Numbers, sensitivity: float) -> float:
-    """Returns `prefix_noise` for a `sensitivity` in units of sqrt(k), that of independent noise.
+    """Returns the noise of `prefix_noise` for a `sensitivity` divided by sqrt(k).
+
+    sqrt(k) is the sensitivity of k participations under independent noise.
 
     `sums` `[rounds]` is the column of A C^-1. If a client's columns overlap, the sensitivity is
     larger than |c|: see `accounting.bounds.toeplitz_sensitivity`.
@@ -101,7 +105,10 @@ def relative_noise(sums: Numbers, sensitivity: float) -> float:
 
 
 def entry_counts(rounds: int) -> Numbers:
-    """Returns the numbers of rows in which each entry of a Toeplitz column occurs: T, ..., 1."""
+    """Returns T, ..., 1 `[T]`, with T = `rounds`.
+
+    In a lower-triangular Toeplitz matrix of T rows, entry i of the first column occurs T - i times.
+    """
     return np.arange(rounds, 0, -1, dtype=float)
 
 
@@ -120,7 +127,7 @@ _OVERFLOWN = 1e6
 def optimal_bands(bands: int, rounds: int) -> tuple[float, ...]:
     """Returns the coefficients (c_0 = 1, c_1, ...) of at most `bands` bands for a run of `rounds`.
 
-    The coefficients are multiples of `UNIT` in [0, 1], with at most the noise of the square root's.
+    The coefficients are multiples of `UNIT` in [0, 1], with at most the noise of `square_root`.
     There are min(bands, rounds) coefficients: further ones would only increase |c|. Raises
     `ValueError` for fewer than one band or round.
     """
@@ -135,7 +142,11 @@ def optimal_bands(bands: int, rounds: int) -> tuple[float, ...]:
 
 
 def loss(free: Numbers, rounds: int) -> tuple[float, Numbers]:
-    """Returns log(|c|^2 |A C^-1|_F^2) for c = (1, *free), and its gradient by `free`."""
+    """Returns log(|c|^2 |A C^-1|_F^2) for c = (1, *free), and its gradient by `free`.
+
+    A is the lower-triangular matrix of ones. If numbers overflow, the result is 1e6 with a zero
+    gradient.
+    """
     c = np.concatenate([[1.0], free])
     weights = entry_counts(rounds)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -150,7 +161,7 @@ def loss(free: Numbers, rounds: int) -> tuple[float, Numbers]:
 
 
 def _searched(start: Numbers, rounds: int) -> Numbers:
-    """Returns the free coefficients to which L-BFGS converges; restarts reset its memory."""
+    """Returns the coefficients c_1, ... at which L-BFGS ends; restarts reset its memory."""
     at, least = start, math.inf
     for _ in range(_RESTARTS if len(start) else 0):
         result = minimize(
@@ -213,7 +224,8 @@ class Buffers:
 
         Both noises give the same guarantee, for clients whose participations are at least
         `separation` rounds apart. The ratio is the sensitivity over sqrt(k),
-        k = ceil(rounds / separation), times |A C^-1|_F over |A|_F.
+        k = ceil(rounds / separation), times |A C^-1|_F over |A|_F, with A the lower-triangular
+        matrix of ones.
         """
         sensitivity = buffered_sensitivity(self.decays, self.outputs, separation, rounds)
         participations = -(-rounds // separation)

@@ -65,7 +65,7 @@ def grid_of(std: float) -> float | None:
 
 
 def refuse_inexact(noise_multiplier: float, size: int) -> None:
-    """Refuses noise with which sums over a cohort of expected `size` may be inexact in float64.
+    """Raises `Refused` if sums over a cohort of expected `size` may be inexact in float64.
 
     Cohorts more than forty standard deviations above `size` are assumed never to occur.
     """
@@ -78,7 +78,7 @@ def refuse_inexact(noise_multiplier: float, size: int) -> None:
 
 
 def gaussian_on_grid(keys: Keys, std: float, length: int) -> Reals:
-    """Returns N(0, std^2) `[length]`, rounded to `grid_of(std)`.
+    """Returns N(0, std^2) noise `[length]`, rounded to `grid_of(std)`; zeros if `std` is 0.
 
     A part of a longer draw is reproduced bit for bit by `keys.beginning` at the part's start.
     Sampling uses PyTorch's number of threads (`run.threads`); the result does not depend on it.
@@ -131,7 +131,7 @@ def rounded_normal(
     Args:
       words: uniform 64-bit words, of any shape.
       scale: scale of the noise, at most 2^32.
-      more: draws n further words.
+      more: function that returns n further uniform words.
       shift: exact shifts in [0, 1), of the shape of `words`; None for 0.
 
     Raises:
@@ -162,7 +162,7 @@ def _refuse_scale(scale: float) -> None:
 
 
 def _quickly_shifted(words: Words, scale: float, shift: Reals) -> tuple[Reals, Indices]:
-    """Returns the results of `_quickly` for quantiles from which `shift` `[n]` is subtracted."""
+    """Returns the same as `_quickly`, but for quantiles minus `shift` `[n]`."""
     value, slack = _scaled_quantiles(words, scale)
     value = _signed(words, value) - shift
     slack += 2.3e-16 * (np.abs(value) + 1.0) * (scale > 0.0)

@@ -65,7 +65,9 @@ class PairwiseNoise:
         return self.clients <= _MOST_CLIENTS and smallest >= _FINEST * grid
 
     def draw(self, keys: Keys, length: int) -> NDArray[np.float64]:
-        """Returns the noise `[m, length]` of the m clients named by `keys`, in integer grid steps.
+        """Returns the noise `[m, length]` of m clients, named by `keys`, in multiples of `grid`.
+
+        Without noise it is zero.
 
         The other n - m clients of the cohort dropped out; the noise that the m clients share with
         them remains in the result.

@@ -49,7 +49,7 @@ class _FromTable:
         return self._table().draw(keys, count)
 
     def blocks(self, source: Uniforms, count: int) -> Iterator[tuple[slice, NDArray[np.int32]]]:
-        """Yields `count` draws from the numbers of `source`, as `DistributionTable.blocks`."""
+        """Yields `count` draws as `DistributionTable.blocks` does; nothing for zero variance."""
         return self._table().blocks(source, count) if self.variance else iter(())
 
 
@@ -231,7 +231,7 @@ class Layers:
         return {who: layers_kept - (place < fewer) for place, who in ordered}
 
     def base(self, clients: int) -> SeededShare:
-        """Returns the noise that each of `clients` adds in addition to its layers."""
+        """Returns the base noise, which each of `clients` adds in addition to its layers."""
         return self._share(Fraction(1, clients - self.colluders))
 
     def least_layer(self, most: int) -> float:

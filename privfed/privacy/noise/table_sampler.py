@@ -35,17 +35,17 @@ Leading = NDArray[np.uint32]
 
 
 class Uniforms(Protocol):
-    """A sequence of independent uniform numbers, in the order of draws."""
+    """A sequence of independent uniform numbers of 192 bits, in the order of draws."""
 
     def leading(self, count: int) -> Leading:
-        """Returns the leading bits `[count]` of the next numbers."""
+        """Returns the leading 32 bits of the next `count` numbers."""
 
     def rest(self, place: int) -> int:
         """Returns the last 160 bits of the number at index `place`; call once per index at most."""
 
 
 class FreshUniforms:
-    """Numbers from the operating system's CSPRNG, for `keys` without a seed."""
+    """Uniform 192-bit numbers from the operating system's CSPRNG, for `keys` without a seed."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -58,7 +58,11 @@ class FreshUniforms:
 
 
 class SeededUniforms:
-    """`count` numbers from seeded `keys`: 64 bits of one draw, and 128 bits of keys by index."""
+    """`count` uniform 192-bit numbers from seeded `keys`.
+
+    The first 64 bits of all numbers are one draw; the other 128 bits use keys derived from the
+    number's index.
+    """
 
     def __init__(self, keys: Keys, count: int) -> None:
         self._keys, self._words, self._next = keys, keys.bits(count), 0
@@ -75,7 +79,7 @@ class SeededUniforms:
 
 
 def uniforms_of(keys: Keys, count: int) -> Uniforms:
-    """Returns `count` uniform numbers from `keys`."""
+    """Returns `count` uniform 192-bit numbers from `keys`."""
     return FreshUniforms(keys) if keys.seed is None else SeededUniforms(keys, count)
 
 
@@ -109,11 +113,10 @@ class Guide:
     """Lookup table by the leading 18 bits b of a draw: its value, and a comparison term.
 
     `added` `[2^18]` is added to the draw's 32 bits, modulo 2^32. For a bucket that begins with a
-    draw of v (from `_OFFSET` on) and has one entry, of lower bits e, `added` is v 2^14 + (2^14 - 1
-    - e)
-    - b 2^14; for a bucket without an entry, v 2^14 - b 2^14. With lower bits r the sum is 2^14
-    times the draw, which is v or, beyond r = e, v + 1, plus a rest. The bits of the rest are all
-    ones if r = e, and then further bits decide.
+    draw of v (from `_OFFSET` on) and has one entry, of lower bits e, `added` is
+    v 2^14 + (2^14 - 1 - e) - b 2^14; for a bucket without an entry, v 2^14 - b 2^14. With lower
+    bits r the sum is 2^14 times the draw, which is v or, beyond r = e, v + 1, plus a rest. The bits
+    of the rest are all ones if r = e, and then further bits decide.
     """
 
     added: Leading
@@ -121,7 +124,10 @@ class Guide:
     """Number of entries `[2^18]` below each bucket."""
 
     def draw(self, bits: Leading, scratch: Scratch) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Returns draws `[n]` from leading `bits` `[n]`, and the indices that need more bits."""
+        """Returns draws `[n]` from leading `bits` `[n]`, and the indices that need more bits.
+
+        The draws are stored in `scratch`; those at the returned indices are not valid.
+        """
         size = len(bits)
         buckets, drawn, marks = (
             each[:size] for each in (scratch.buckets, scratch.drawn, scratch.marks)
@@ -136,7 +142,9 @@ class Guide:
         return drawn.view(np.int32), np.flatnonzero(scratch.unsure[:size])
 
     def entries_up_to(self, bits: Leading, words: Leading) -> NDArray[np.int64]:
-        """Returns the number `[n]` of entries, which begin with `words`, up to each of `bits`.
+        """Returns, for each of `bits` `[n]`, the number of entries of `words` that are at most it.
+
+        `words` `[m]` are the leading bits of the table's entries, in ascending order.
 
         Few entries share a bucket with a draw, except in the tails, where a search is faster.
         """
@@ -257,7 +265,7 @@ def _guided(table: DistributionTable) -> Guide:
 def discrete_gaussian_table(variance: float | Fraction) -> DistributionTable:
     """Returns the table of P[X = k] ~ exp(-k^2 / (2 variance)).
 
-    Raises `ValueError` for a standard deviation above 20,000.
+    Raises `ValueError` unless the standard deviation is above 0 and at most 20,000.
     """
     import mpmath  # imported here, since other noise does not need it
 
@@ -276,7 +284,8 @@ def discrete_gaussian_table(variance: float | Fraction) -> DistributionTable:
 def skellam_table(variance: float | Fraction) -> DistributionTable:
     """Returns the table of P[X = k] = e^-mu I_k(mu), mu = variance.
 
-    Skellam noise is the difference of two independent Poisson variables of mean mu / 2.
+    Skellam noise is the difference of two independent Poisson variables of mean mu / 2. Raises
+    `ValueError` unless the standard deviation is above 0 and at most 20,000.
     """
     std = math.sqrt(variance)
     most = reach(std)
@@ -295,10 +304,10 @@ def skellam_table(variance: float | Fraction) -> DistributionTable:
 
 
 def reach(std: float) -> int:
-    """Returns the distance from zero that a table covers.
+    """Returns the largest absolute value that a table covers, for a standard deviation `std`.
 
     Skellam's tails are Poisson's, heavier than a Gaussian's if the standard deviation is small.
-    Raises `ValueError` for a standard deviation too large for a table.
+    Raises `ValueError` unless the standard deviation is above 0 and at most 20,000.
     """
     if not 0.0 < std <= LARGEST_STD:
         raise ValueError(

@@ -100,8 +100,9 @@ class Ifca(Objective):
         return torch.cat([updates.flatten(1), self.count_scale * slots], dim=1), state
 
     def admitted(self, rows: Tensor) -> Tensor:
-        """Returns rows that have only the slot of their largest count, which becomes that of one
-        member, as in honest rows; rows without a positive count become zero.
+        """Keeps of each row only the slot of its largest count, and sets that count to one member.
+
+        Honest rows do not change. Rows without a positive count become zero.
         """
         updates, counts = rows[:, : -self.clusters], rows[:, -self.clusters :]
         largest = torch.nn.functional.one_hot(counts.argmax(1), self.clusters).to(rows)
@@ -125,7 +126,7 @@ class Ifca(Objective):
 
 
 def _choice(measured: Tensor | None) -> Tensor:
-    """Returns the index of the model that each client `[c]` chooses."""
+    """Returns the index `[c]` of the least of each client's k losses `measured` `[c, k]`."""
     if measured is None:
         raise ValueError("IFCA needs each client's loss at every model, but got none")
     return measured.argmin(1)
