@@ -1,1 +1,1 @@
-"""Statistics of a federation's columns, from one charged release over its clients."""
+"""Statistics of a federation's table columns, from one release that is charged to the ledger."""

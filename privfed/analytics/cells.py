@@ -1,9 +1,10 @@
-"""Public cells that partition the numbers; no client's data determine their ends.
+"""Cells: public intervals of numbers, by which the numbers of a column are counted.
 
-If a column's range is not public, cells are geometric: eight for each power of two on either side
-of zero, from 2^-16 to 2^40. Such a cell is never wider than an eighth of its distance from zero.
-Integers from 0 to 16 have separate cells, by which classes and flags are recognised. If a range is
-public, 64 cells of equal width partition it.
+Together the cells cover all numbers, and no client's data determine their ends. If a column's range
+is not public, cells are geometric: eight for each power of two on either side of zero, from 2^-16
+to 2^40. Such a cell is never wider than an eighth of its distance from zero. Integers from 0 to 16
+have separate cells, by which classes and flags are recognised. If a range is public, 64 cells of
+equal width partition it.
 
 Cells are the leaves of a tree (`privfed.analytics.tree`), whose inner nodes combine about eight
 cells or powers of two each. A sum over many cells is then a sum of few nodes, with less noise
@@ -26,23 +27,30 @@ from privfed.core.vector import Indices
 
 Reals = NDArray[np.float64]
 LEAST, LARGEST = -16, 40
-"""Powers of two between which cells are geometric; numbers beyond have one cell on either side."""
+"""Powers of two between which cells are geometric; one cell on either side holds all numbers of
+larger magnitude."""
 _PER_OCTAVE, _OCTAVES_TOGETHER = 8, 7
 _POINTS = 16
-"""Largest integer with a separate cell."""
+"""Largest integer that has a cell of its own."""
 _PARTS = 8
-"""Number of nodes of a public range, and of cells in each node."""
+"""A public range is divided into this number of nodes, and each node into this number of cells."""
 Cell = tuple[float, float]
 Node = Cell | list["Node"]
-"""A cell, or the children of a node of the tree, in order."""
+"""A cell as (low, high), or the list of the children of a tree node, in ascending order."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Cells in order: `lows` and `highs` `[c]` (equal for a single number), and their `tree`.
+    """The c cells of a column's numbers, in ascending order, and the tree whose leaves they are.
 
-    A cell ends where the next one begins. `nodes` `[c]` are the cells' nodes in the tree. The top
-    of the tree may have other nodes, for values that are not numbers.
+    A cell ends where the next one begins.
+
+    Attributes:
+      lows: lower end of each cell, shape `[c]`.
+      highs: upper end of each cell, shape `[c]`; equal to `lows` for a cell of a single number.
+      tree: the tree of n nodes. Further leaves at its top may stand for entries that are not
+        numbers.
+      nodes: index of each cell's leaf in `tree`, shape `[c]`.
     """
 
     lows: Reals
@@ -51,18 +59,21 @@ class Cells:
     nodes: Indices
 
     def of(self, numbers: Reals) -> Indices:
-        """Returns the node `[N]` of each of `numbers` `[N]`, which must not hold NaN."""
+        """Returns, for each of `numbers` `[N]`, the tree leaf of the cell that contains it, `[N]`.
+
+        Numbers must not be NaN.
+        """
         place = np.searchsorted(self.lows, numbers, side="right") - 1
         return np.asarray(self.nodes[np.maximum(place, 0)])
 
     @cached_property
     def below(self) -> Reals:
-        """The lower end `[n]` of the cells in each node; NaN for nodes without numbers."""
+        """Lowest end of the cells under each tree node, `[n]`; NaN for nodes without cells."""
         return self._ends(self.lows, np.fmin)
 
     @cached_property
     def above(self) -> Reals:
-        """The upper end `[n]` of the cells in each node; NaN for nodes without numbers."""
+        """Highest end of the cells under each tree node, `[n]`; NaN for nodes without cells."""
         return self._ends(self.highs, np.fmax)
 
     def _ends(self, ends: Reals, further: np.ufunc) -> Reals:
@@ -74,7 +85,12 @@ class Cells:
 
 
 def geometric_cells(others: int) -> Cells:
-    """Returns cells for all numbers, in a tree whose first `others` top nodes hold no numbers."""
+    """Returns geometric cells that cover all numbers.
+
+    Args:
+      others: number of further leaves at the top of the tree, numbered first, for entries that are
+        not numbers.
+    """
     octaves = [_octave(power) for power in range(LEAST, LARGEST)]
     mirrored = [_mirrored(power) for power in range(LEAST, LARGEST)]
     tiny, huge = 2.0**LEAST, 2.0**LARGEST
@@ -93,12 +109,14 @@ def geometric_cells(others: int) -> Cells:
 
 
 def uniform_cells(low: float, high: float, others: int) -> Cells:
-    """Returns cells of equal width from `low` to `high`, and one cell beyond either end.
+    """Returns 64 cells of equal width from `low` to `high`, and one unbounded cell beyond either
+    end.
 
     Args:
       low: lower end of the range.
       high: upper end of the range.
-      others: number of other nodes at the top of the tree.
+      others: number of further leaves at the top of the tree, numbered first, for entries that are
+        not numbers.
     """
     edges = np.linspace(low, high, _PARTS**2 + 1).tolist()
     cells: list[Node] = [*itertools.pairwise(edges)]
@@ -107,18 +125,18 @@ def uniform_cells(low: float, high: float, others: int) -> Cells:
 
 
 def _eighths(power: int) -> list[Cell]:
-    """Returns the cells from 2^power to 2^(power + 1)."""
+    """Returns the eight cells of equal width from 2^power to 2^(power + 1)."""
     edges = (2.0**power * (1 + np.arange(_PER_OCTAVE + 1) / _PER_OCTAVE)).tolist()
     return [*itertools.pairwise(edges)]
 
 
 def _mirrored(power: int) -> list[Node]:
-    """Returns the cells from -2^(power + 1) to -2^power."""
+    """Returns the eight cells from -2^(power + 1) to -2^power, ascending."""
     return [(-high, -low) for low, high in reversed(_eighths(power))]
 
 
 def _octave(power: int) -> list[Node]:
-    """Returns the cells from 2^power to 2^(power + 1), with cells for small integers."""
+    """Returns the cells from 2^power to 2^(power + 1); integers up to 16 have their own cells."""
     cells: list[Node] = []
     for low, high in _eighths(power):
         if low == round(low) <= _POINTS:
@@ -129,12 +147,14 @@ def _octave(power: int) -> list[Node]:
 
 
 def _by(size: int, nodes: Sequence[Node | list[Node]]) -> list[Node]:
-    """Divides `nodes` into groups of `size`."""
+    """Divides `nodes` into consecutive groups of `size`; the last group may be smaller."""
     return [[*nodes[start : start + size]] for start in range(0, len(nodes), size)]
 
 
 def _grown(top: Sequence[Node], others: int) -> Cells:
-    """Returns the cells below the nodes `top`, in a tree with `others` childless nodes first."""
+    """Returns the cells of a tree with the top nodes `top`, after `others` top nodes without
+    children.
+    """
     parents, cells = [-1] * others, {}
     level: list[tuple[int, Node]] = [(-1, node) for node in top]
     while level:

@@ -1,10 +1,10 @@
 """A model whose parameters, after one step from zero, are the average of clients' count vectors.
 
-The input lists the positions of the counts to which a client adds. The output is the sum of the
-parameters at these positions, each times a public amplitude, and the loss is minus the output. One
-step of gradient descent at rate 1 from zero is then exactly the client's vector of amplitudes. A
-release of statistics is therefore a round of training: the same code samples clients, clips, sums,
-adds noise, charges, audits and composes.
+The model's input lists the indices of the counts to which a client adds. The output is the sum of
+the parameters at these indices, each times a public amplitude, and the loss is minus the output.
+One step of gradient descent at rate 1 from zero is then exactly the client's count vector: the
+amplitude at each of these indices, and zero elsewhere. A release of statistics is therefore a round
+of training: the same code samples clients, clips, sums, adds noise, charges, audits and composes.
 """
 
 from __future__ import annotations
@@ -35,21 +35,24 @@ _ABOUT_COST = ("run", "cohort", "privacy", "secure", "evaluation", "budget", "ag
 
 
 def epsilon_of_share(raw: Raw, described: Config) -> float:
-    """Returns the epsilon that the description alone spends, for its share `budget.statistics`.
+    """Returns the epsilon of a description whose budget is the fraction `budget.statistics`.
 
     The noise is solved jointly for the description, the training of the same run file and
-    evaluation rounds, so that together they spend privacy.epsilon. With s the description's
-    fraction and R its rounds, e that of evaluation, w the `variance_weight` of a round, T rounds
-    and E evaluations among them, z_D / z = sqrt(R w_D (1 - s) (1 - e) / (s w (T - E))). The
-    description is charged as its own events. The noise of training is then solved for again, with
-    that charge counted.
+    evaluation rounds, so that together they spend privacy.epsilon. The ratio of the description's
+    noise multiplier z_D to that of training, z, is z_D / z = sqrt(R w_D (1 - s) (1 - e) / (s w (T -
+    E))). Here s is the fraction of the description and e that of evaluation; R is the number of
+    rounds of the description, T that of the run, of which E are evaluation rounds; and w_D and w
+    are the `variance_weight` of a round of the description and of training. The description is
+    charged as its own events. The noise of training is then solved for again, with that charge
+    counted.
 
     Args:
       raw: the run file.
       described: the configuration of the description.
 
     Raises:
-      Refused: if the run file states no fraction, or no noise meets the budget.
+      Refused: if the run file states no fraction or no finite privacy.epsilon, if its noise depends
+        on a message's length, or if no noise meets the budget.
     """
     config = _costs(raw)
     privacy, cost, evaluation = config.privacy, round_cost(config), evaluation_cost(config)
@@ -82,7 +85,8 @@ def epsilon_of_share(raw: Raw, described: Config) -> float:
 def _costs(raw: Raw) -> Config:
     """Returns a configuration that costs as much as the training in `raw`.
 
-    Raises `Refused` if `raw` does not state `budget.statistics`.
+    Raises `Refused` if `raw` states no `budget.statistics` or no finite `privacy.epsilon`, or if
+    its noise depends on a message's length.
     """
     about = {name: section for name, section in raw.items() if name in _ABOUT_COST}
     config = assembled({**about, "data": {"clients": raw.get("data", {}).get("clients", 0)}})
@@ -119,7 +123,7 @@ Stretch = Annotated[list[float], Field(min_length=2, max_length=2)]
 class CountModel(Part):
     """A model with one parameter per count, for releases of statistics (`privfed describe`).
 
-    `stretches` are pairs (length, amplitude) of successive counts with equal amplitudes.
+    `stretches` are pairs [length, amplitude]: that number of successive counts have that amplitude.
     """
 
     linear: ClassVar[bool] = True
@@ -133,7 +137,10 @@ class CountModel(Part):
 
 
 def _counting(amplitudes: Tensor) -> nn.Module:
-    """Returns the module that sums amplitude * parameter over positions x `[B, k]` (0: none)."""
+    """Returns a module whose output is the sum of amplitude * parameter over its input's indices.
+
+    Inputs are indices `[B, k]` of counts, from 1; 0 marks an unused entry.
+    """
 
     class Counting(nn.Module):
         def __init__(self) -> None:
@@ -150,7 +157,9 @@ def _counting(amplitudes: Tensor) -> nn.Module:
 
 
 class Added(Loss):
-    """The negated output as loss, so that training averages clients' count vectors."""
+    """The negated output as loss: the model after training is the average of clients' count
+    vectors.
+    """
 
     @property
     def measure(self) -> str:

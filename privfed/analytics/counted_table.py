@@ -1,4 +1,7 @@
-"""A user's table as a release over clients reads it: one vector of norm at most 1 per client."""
+"""A user's table as a release over clients reads it: one vector of norm at most 1 per client.
+
+A table counts some rows of each client (at most `rows_per_client`), here called counted rows.
+"""
 
 from __future__ import annotations
 
@@ -34,60 +37,79 @@ Bools = NDArray[np.bool_]
 
 
 class ClientVector(Protocol):
-    """The vector of each client, of norm at most 1, from its counted rows."""
+    """Computes the inputs of a model from a table, and with them each client's vector, of norm at
+    most 1.
+
+    The model turns a client's input into its vector (`privfed.analytics.count_model`).
+    """
 
     @property
     def length(self) -> int:
-        """The number of entries of the vector."""
+        """The number of entries of a client's vector."""
 
     @property
     def zero_input(self) -> NDArray[Any]:
-        """The input of the model, shape `[1, width]`, whose vector is zero."""
+        """The model input for which the client's vector is zero, shape `[1, width]`."""
 
     def of_table(self, rows: ClientRows) -> NDArray[Any]:
-        """Returns the input of the model from which each client's vector follows.
+        """Returns the model inputs from which the clients' vectors follow.
 
         Returns:
-          Inputs, shape `[clients, width]`. Integers are indices of the counts to which a client
-          adds, -1 for none.
+          Inputs, shape `[clients, width]`. If they are integers, they are indices, from 0, of the
+          counts to which a client adds; -1 marks an unused entry.
         """
 
 
 class ClientCounts(ClientVector, Protocol):
-    """Counts, to each of which a client adds a public amount; the amounts have norm at most 1."""
+    """A client's vector whose entries are counts.
+
+    A client adds a public amount to each of some counts; the vector of these amounts has norm at
+    most 1.
+    """
 
     @property
     def amplitudes(self) -> NDArray[np.float64]:
-        """The amount `[length]` that a client adds to each count to which it adds."""
+        """The amount that a client adds to a count, for each count, shape `[length]`."""
 
 
 class OneCell:
-    """Counts of which each client adds 1 to exactly one; the last is for unusable entries."""
+    """Counts of clients by cell: each client adds 1 to exactly one cell.
+
+    The last cell counts the clients whose row has no usable entries.
+    """
 
     zero_input = np.full((1, 1), -1)
 
     @property
     @abc.abstractmethod
     def length(self) -> int:
-        """The number of cells, with that of unusable entries."""
+        """The number of cells, including the one for rows without usable entries."""
 
     @property
     def amplitudes(self) -> NDArray[np.float64]:
         return np.ones(self.length)
 
     def counted(self, cells: Indices, usable: Bools, rows: ClientRows) -> Indices:
-        """Returns the cell of each client, `[clients, 1]`, from those of all rows, `[N]`."""
+        """Returns each client's cell, shape `[clients, 1]`.
+
+        A client without a counted row, or whose row is not usable, is in the last cell.
+
+        Args:
+          cells: cell of every row of the table, shape `[N]`.
+          usable: mask of the rows with usable entries, shape `[N]`.
+          rows: the counted rows, at most one per client.
+        """
         out = np.full((len(rows.sizes), 1), self.length - 1, dtype=np.int64)
         out[rows.clients, 0] = np.where(usable, cells, self.length - 1)[rows.chosen]
         return out
 
 
 MOST_CELLS = 10_000
-"""Largest number of cells of a table in which each client is one cell."""
+"""Largest permitted number of cells of a table in which each client is one cell."""
 
 
 def refuse_many(cells: int, fewer: str) -> None:
-    """Raises `ValueError` if there are too many cells; `fewer` names what to reduce."""
+    """Raises `ValueError` if `cells` exceeds `MOST_CELLS`; `fewer` names the thing to reduce."""
     if cells > MOST_CELLS:
         raise ValueError(
             f"there are {cells} cells, but at most {MOST_CELLS:,} are counted; expected fewer "
@@ -96,15 +118,16 @@ def refuse_many(cells: int, fewer: str) -> None:
 
 
 def refuse_unordered(edges: Sequence[float]) -> None:
-    """Raises `ValueError` unless the ends of bins are finite and ascending."""
+    """Raises `ValueError` unless the ends of bins are finite and strictly ascending."""
     if not all(map(math.isfinite, edges)) or any(low >= high for low, high in pairwise(edges)):
         raise ValueError(f"the bins' ends are {[*edges]}; expected finite ascending numbers")
 
 
 class CountedTable(Part):
-    """A table of which each client contributes to public counts, by at most `rows_per_client` rows.
+    """A table as a data source of a release: each client contributes one vector of norm at most 1.
 
-    Names of columns are taken to be public, as in any run file.
+    At most `rows_per_client` rows of a client contribute to its vector. Names of columns are taken
+    to be public, as in any run file.
     """
 
     path: str
@@ -116,10 +139,10 @@ class CountedTable(Part):
     test_path: str = ""
     missing_words: list[str] = []
     rows_per_client: int = Field(1, ge=1, le=1000)
-    """Largest number of rows of a client that are counted."""
+    """Largest number of a client's rows that are counted."""
     earlier: list[str] = []
-    """Earlier runs (privacy.prior of the run file) that a declared run file counts, next to this
-    release."""
+    """Run directories of earlier releases over the population (privacy.prior of the run file). A
+    run file that is written from this release names them, and the release, in its privacy.prior."""
     purpose: ClassVar[str] = "statistics"
     natural_partition: ClassVar[bool] = True
     holds_real_clients: ClassVar[bool] = True
@@ -128,46 +151,47 @@ class CountedTable(Part):
     @property
     @abc.abstractmethod
     def questions(self) -> ClientVector:
-        """The vector of each client."""
+        """The columns and cells to count, from which each client's vector follows."""
 
     @property
     def one_round(self) -> bool:
-        """Whether a release takes a single round."""
+        """Whether the release takes exactly one round."""
         return True
 
     @property
     def of_run(self) -> dict[str, Any]:
-        """The keys of [run] of a release."""
+        """The keys and values of [run] for the release."""
         return {"rounds": 1}
 
     @property
     @abc.abstractmethod
     def of_model(self) -> dict[str, Any]:
-        """The keys of [model] of a release, except the loss."""
+        """The keys and values of [model] for the release, except `loss`."""
 
     @property
     def of_server(self) -> dict[str, Any]:
-        """The keys of [server] of a release."""
+        """The keys and values of [server] for the release."""
         return {"optimizer": "fedavg", "lr": 1.0}
 
     def release_of(self, config: Config) -> Config:
-        """Returns the run that makes this table's release over the population of `config`.
+        """Returns the configuration of the run that makes this table's release.
 
-        Its model, loss, optimizers, number of rounds, clipping norm and full participation follow
-        from the table; a run that differs in one of them would release more, or something else.
+        The table determines the run's model, loss, optimizers, number of rounds, clipping norm and
+        full participation. A run that differs in one of them would release more, or something else.
 
         Args:
-          config: a run over the table, with the population, budget, mechanism and secure sum.
+          config: a run over this table, which states the population, budget, mechanism and secure
+            sum.
 
         Raises:
-          Refused: if these do not permit a release.
+          Refused: if the population, mechanism or budget do not permit a release.
         """
         keys = {"source": config.names["source"], **self.model_dump()}
         return counting_run(config.raw(), keys, config.privacy)
 
     @abc.abstractmethod
     def requested(self) -> Mapping[str, Iterable[str]]:
-        """Returns the columns that are counted, by the key of [data] that names them."""
+        """Returns the names of the counted columns, by the key of [data] that states them."""
 
     @property
     def squared_norm(self) -> float | None:
@@ -175,15 +199,19 @@ class CountedTable(Part):
 
     @property
     def dialect(self) -> Dialect:
-        """The format of the table's files."""
+        """The format of the table's files: delimiter, encoding, decimal mark and words for empty
+        entries.
+        """
         return Dialect(self.delimiter, self.encoding, self.decimal, tuple(self.missing_words))
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Returns the origins that the same table has as a source of training examples."""
+        """Returns the identifiers of the data's origin, equal to those of a training source on this
+        table.
+        """
         return origins_of_file(self.client, self.path)
 
     def refuse_several_cells(self) -> None:
-        """Raises `ValueError` unless one row of a client counts, and columns are named once."""
+        """Raises `ValueError` if `rows_per_client` is not 1, or if a column is named twice."""
         if self.rows_per_client != 1:
             raise ValueError("rows_per_client has to be 1: a client is one cell of the table")
         named = [name for names in self.requested().values() for name in names]
@@ -192,11 +220,18 @@ class CountedTable(Part):
             raise ValueError(f"columns are named twice in {', '.join(named)}; expected each once")
 
     def load(self, clients: int, streams: Streams) -> Examples:
-        """Returns one example per client and site; the client draws its rows at random."""
+        """Reads the table and returns one example per client, or per client and site if `site` is
+        set.
+
+        If a client has more than `rows_per_client` rows, the counted ones are chosen at random.
+        """
         return self._loaded(TableFile(Path(self.path), self.dialect), streams)
 
     def load_from(self, table: Readable) -> Examples:
-        """Returns one example per client of a site's `table`, from its first rows."""
+        """Returns one example per client of a site's `table`.
+
+        If a client has more than `rows_per_client` rows, its first ones are counted.
+        """
         return self._loaded(table, None)
 
     def _loaded(self, table: Readable, streams: Streams | None) -> Examples:
@@ -221,7 +256,10 @@ class CountedTable(Part):
         return replace(examples, sites=at, site_names=site_names) if self.site else examples
 
     def _columns(self, table: Readable) -> Columns:
-        """Returns the requested and identifying columns. Raises `Refused` if one is absent."""
+        """Returns the requested columns and those of clients and sites.
+
+        Raises `Refused` if a column is absent or the table is empty.
+        """
         keys = {**self.requested(), "client": [self.client]}
         keys |= {"site": [self.site]} if self.site else {}
         questions = [(key, name) for key, names in keys.items() for name in names]
@@ -232,16 +270,21 @@ class CountedTable(Part):
         return columns
 
     def load_test(self, clients: int, streams: Streams) -> Examples | None:
-        """Returns one synthetic example if a public table is declared; it is never scored."""
+        """Returns one synthetic example if `test_path` is set, else None. The example is never
+        scored.
+        """
         return self.declared_example() if self.test_path else None
 
     def declared_example(self) -> Examples:
-        """Returns one synthetic example, whose vector is zero; no data are read."""
+        """Returns one synthetic example, whose vector is zero. Reads no data."""
         return _examples(self.questions.zero_input)
 
 
 def _order(whose: Indices, numbers: Indices, streams: Streams) -> np.ndarray:
-    """Returns a random number per row `[N]`, from its client and its place in the client's rows."""
+    """Returns a random number per row `[N]`, by which a client's rows are ordered.
+
+    The number depends on the client's number and on the row's index among the client's rows.
+    """
     by_client = np.argsort(whose, kind="stable")
     nth = np.empty_like(whose)
     nth[by_client] = np.arange(len(whose)) - np.searchsorted(whose[by_client], whose[by_client])
@@ -251,14 +294,18 @@ def _order(whose: Indices, numbers: Indices, streams: Streams) -> np.ndarray:
 
 
 def _examples(inputs: NDArray[Any]) -> Examples:
-    """Returns unlabelled examples for inputs `[n, width]`; indices begin at 1, and 0 is none."""
+    """Returns unlabelled examples for model inputs `[n, width]`.
+
+    Integer inputs are indices from 0 and -1 for none; the examples hold indices from 1 and 0 for
+    none.
+    """
     indexed = inputs.dtype.kind == "i"
     x = torch.from_numpy(inputs + 1 if indexed else inputs.astype(np.float32))
     return Examples(x, torch.zeros(len(x), 1), classes=2)
 
 
 def of_counts(counts: ClientCounts) -> dict[str, Any]:
-    """Returns the keys of the model whose parameters are these counts."""
+    """Returns the keys of [model] for the model with one parameter per count of `counts`."""
     stretches: list[list[float]] = []
     for amplitude in counts.amplitudes.tolist():
         if stretches and stretches[-1][1] == amplitude:

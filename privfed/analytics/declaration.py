@@ -1,7 +1,7 @@
-"""A run file written from released statistics instead of a public sample.
+"""Writes a run file for training from released statistics instead of a public sample.
 
-Its content follows from a charged release and from public constants, so it costs no further
-privacy. `privacy.prior` of the run file names the folder whose ledger charged the release.
+The file's content follows from a charged release and from public constants, so it costs no further
+privacy. Its `privacy.prior` names the run directory whose ledger charged the release.
 """
 
 from __future__ import annotations
@@ -25,20 +25,24 @@ from privfed.data.tables.dates import Dates, iso_date
 from privfed.data.tables.delimited import Dialect
 
 _MOST_CLASSES = 17
-"""Number of integers from 0 that have a separate cell."""
+"""Number of integers (0 to 16) that have a cell of their own."""
 _LONGER = (
     "the words of this column are longer than the letters that were read; describe the column with "
     "more --letters"
 )
 _RARE = 0.05
-"""Largest fraction of words in a column that counts as numeric."""
+"""Largest fraction of rows with words in the column of a numeric label."""
 
 
 def declare_described(statistics: Statistics, label: str) -> str:
-    """Returns the run file for the population of `statistics`, to predict the column `label`.
+    """Returns the text of a run file that trains on the described population.
+
+    Args:
+      statistics: the released statistics of the population.
+      label: the column to predict.
 
     Raises:
-      Refused: if the statistics do not determine the label.
+      Refused: if the column was not described, or its statistics do not determine a kind of label.
     """
     column = statistics.column(label)
     if column is None:
@@ -74,7 +78,9 @@ def declare_described(statistics: Statistics, label: str) -> str:
 
 
 def _sections(statistics: Statistics) -> dict[str, dict[str, Any]]:
-    """Returns the sections, except [data], in which a run matches the release, to compose."""
+    """Returns the sections, except [data], in which a run has to equal the release to compose with
+    it.
+    """
     seed = {"seed": statistics.seed} if statistics.seed else {}
     seeded = {"randomness": "seeded"} if statistics.randomness == "seeded" else {}
     prior = [*statistics.earlier, statistics.run]
@@ -104,7 +110,7 @@ def _sites(data: dict[str, Any]) -> SampleSites | None:
 
 
 def _kind(column: ColumnStatistics, data: dict[str, Any]) -> ColumnKind:
-    """Returns the kind of a column, by the majority of its rows, with the reason."""
+    """Returns a column's kind, from the entries in most rows, with the reason as text."""
     numbers, words = column.numbers, column.words.value
     if column.kind == "values":
         values = [each.value for each in column.values]
@@ -133,7 +139,10 @@ def _kind(column: ColumnStatistics, data: dict[str, Any]) -> ColumnKind:
 
 
 def _date_column(numbers: NumberStatistics | None, dates: Dates) -> ColumnKind:
-    """Returns a column with the range of dates visible through the noise, else the declared one."""
+    """Returns a date column with the range that is visible through the noise.
+
+    If no date is visible, the range is the declared one.
+    """
     if numbers is None:
         return DateColumn("as requested", dates.first, dates.last, dates.format, dates.first)
     first, last = (iso_date(end) for end in numbers.range)
@@ -142,7 +151,10 @@ def _date_column(numbers: NumberStatistics | None, dates: Dates) -> ColumnKind:
 
 
 def _label(column: ColumnStatistics) -> LabelKind:
-    """Returns the kind of the label. Raises `Refused` for dates, or if too little was visible."""
+    """Returns the kind of the label.
+
+    Raises `Refused` if the label is a date, or if too little of the column is visible.
+    """
     values, numbers = [each.value for each in column.values if not each.cut], column.numbers
     if column.kind == "values" and values == [str(n) for n in range(len(values))]:
         return _classes({"classes": len(values)}, len(values), "integers, as requested")
@@ -168,7 +180,11 @@ def _label(column: ColumnStatistics) -> LabelKind:
 
 
 def _whole_classes(numbers: NumberStatistics) -> int:
-    """Returns the number of classes 0, 1, … if nearly all numbers are small integers, else 0."""
+    """Returns the number of classes (labels 0, 1, …) if nearly all numbers are integers from 0 to
+    16.
+
+    Otherwise returns 0.
+    """
     total = numbers.count.value
     points = [cell for cell in numbers.histogram if cell.low == cell.high and cell.low is not None]
     values = [cell.low for cell in points if cell.low is not None and (cell.count.low or 0.0) > 0.0]

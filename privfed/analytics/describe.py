@@ -1,4 +1,4 @@
-"""The description of a federation: planned, charged, released, and read."""
+"""Describes a federation: releases statistics of its table, and reads them from a run directory."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from privfed.run.outcome import Observer
 
 @dataclass(frozen=True)
 class DescriptionRequest:
-    """The budget and the questions of a description.
+    """The budget of a description, and the columns to describe.
 
     Attributes:
-      epsilon: epsilon of the release; None: the fraction of the run's budget in
-        `budget.statistics`.
+      epsilon: epsilon of the release; None: the fraction `budget.statistics` of the run file's
+        epsilon.
       delta: delta of the release; None: that of the run file.
-      columns: columns in addition to the declared ones.
-      rows_per_client: largest number of rows of a client that count.
-      buckets: number of buckets for words of undeclared columns.
-      letters: number of leading bytes of these words that are recovered.
+      columns: names of columns to describe in addition to those that the run file declares.
+      rows_per_client: largest number of a client's rows that are counted.
+      buckets: number of hash buckets for the words of undeclared columns.
+      letters: number of leading UTF-8 bytes of these words that can be recovered.
     """
 
     epsilon: float | None
@@ -40,7 +40,10 @@ class DescriptionRequest:
     letters: int = 12
 
     def keys(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the keys of a `described_table`; see `privfed.analytics.release.Request`."""
+        """Returns the keys of [data] for the source `described_table`.
+
+        See `privfed.analytics.release.Request.keys`.
+        """
         return {
             "source": "described_table",
             **source_of_questions(data, self.columns),
@@ -64,25 +67,26 @@ def describe(
 
     Args:
       run_file: the run file.
-      overrides: "key=value" settings.
-      asking: budget and questions.
+      overrides: "key=value" settings that replace those of the run file.
+      asking: the budget, and the columns to describe.
       out: the new run directory.
       observers: receive the events of the run.
 
     Raises:
-      Refused: if the release has no proof or cannot be made; nothing is written then.
+      Refused: if no guarantee can be proved for the release or it cannot be made; nothing is
+        written then.
     """
     make_release(run_file, overrides, asking, out, observers)
     return statistics_of(out)
 
 
 def statistics_of(path: Path) -> Statistics:
-    """Returns the statistics that the run at `path` released, and writes them into that folder.
+    """Computes the statistics that the run at `path` released, and writes `statistics.json` there.
 
-    No data are read.
+    No client's data are read.
 
     Raises:
-      Refused: if the run released nothing, or was not a description.
+      Refused: if the run released nothing, or was not a run of `privfed describe`.
     """
     released = released_sums(path, (DescribedTable,), "describe")
     source = released.config.source
@@ -133,7 +137,10 @@ def _stated(released: ReleasedSums, sums: Sums, path: Path) -> Statistics:
 
 
 def _set(part: object, keys: Collection[str] | None = None) -> dict[str, Any]:
-    """Returns the `keys` of a part (None: all keys) whose values are not the defaults."""
+    """Returns the values of a part's fields that differ from the defaults.
+
+    `keys` restricts the fields; None: all fields.
+    """
     assert isinstance(part, Part)
     values = part.model_dump(mode="json", exclude_none=True)
     fields = type(part).model_fields
@@ -143,10 +150,10 @@ def _set(part: object, keys: Collection[str] | None = None) -> dict[str, Any]:
 
 
 _OF_MECHANISM = {"sizing", "noise_sampler", "tolerance", "pair_noise", "colluders"}
-"""Keys of mechanisms that do not concern training."""
+"""Fields of mechanisms that a run file written from the statistics copies."""
 _DECLARED = (
     *("path", "client", "site", "delimiter", "decimal", "encoding", "missing_words", "population"),
     *("clients", "sites", "sites_per_client", "site_partition", "test_path", "holdout"),
     *("holdout_fraction", "dates"),
 )
-"""Keys of [data] that a declared run file copies from the described one."""
+"""Keys of [data] that a run file written from the statistics copies from the described one."""

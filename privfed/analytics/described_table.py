@@ -1,4 +1,4 @@
-"""A user's table as `privfed describe` reads it: questions about its columns."""
+"""The data source of `privfed describe`: a user's table, and the columns to count."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from privfed.data.tables.dates import Dates
 
 
 class DescribedTable(CountedTable):
-    """A table whose columns are counted.
+    """A table whose columns are described by counts.
 
-    Nothing is declared about `columns`. The keys `ranges`, `dates` and `values` are those of a run
-    file's [data.features], [data.dates] and [data.categories]. Like these, they are public.
+    The keys `ranges`, `dates` and `values` have the meaning of a run file's [data.features],
+    [data.dates] and [data.categories]. Like these, they are public. Nothing is declared about the
+    columns in `columns`.
     """
 
     columns: list[str] = []
-    """Columns about which nothing is declared."""
+    """Names of the columns about which nothing is declared."""
     ranges: dict[str, Bounds] = {}
-    """Columns of numbers, and their bounds [low, high]."""
+    """Columns of numbers, by name, each with its bounds [low, high]."""
     dates: dict[str, Dates] = {}
-    """Columns of dates, and their first and last day."""
+    """Columns of dates, by name, each with its first and last day."""
     values: dict[str, list[str | int | bool]] = {}
-    """Columns of words, and their declared values."""
+    """Columns of categories, by name, each with its declared values."""
     buckets: int = Field(32, ge=1, le=4096)
-    """Number of buckets for words that were not listed."""
+    """Number of hash buckets for the words in `columns`."""
     letters: int = Field(12, ge=1, le=64)
-    """Number of leading bytes that are recovered of words that were not listed."""
+    """Number of leading UTF-8 bytes that can be recovered of the words in `columns`."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -51,7 +52,7 @@ class DescribedTable(CountedTable):
 
     @property
     def questions(self) -> Questions:
-        """The questions that each client answers."""
+        """The questions about the columns: their counts, to which each client adds."""
         spelling = Spelling(self.buckets, self.letters)
         questions: list[ColumnQuestion] = [
             *(NumbersQuestion(name, spelling=spelling) for name in self.columns),

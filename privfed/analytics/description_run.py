@@ -1,7 +1,8 @@
 """The run that releases statistics, derived from a run file: one round of counts over all clients.
 
-Population, adjacency relation, mechanism and secure sum are those of the run file, so that its
-training and this release compose. Clipping norm, noise, model and cohort belong to this release.
+Its population, adjacency relation, mechanism and secure sum are those of the run file, so that its
+training and the release compose. Its clipping norm, noise, model and cohort (all clients) are not
+those of the run file.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ _ESCAPED, _PATTERN = re.compile(r"\[([*?[])\]"), re.compile(r"[*?[]")
 
 
 def source_of_questions(data: Mapping[str, Any], others: Iterable[str]) -> dict[str, Any]:
-    """Returns the keys of a `described_table` from those of a run file's [data].
+    """Returns the columns to describe, as keys of a `described_table`, from a run file's [data].
 
     Args:
       data: the section [data] of the run file.
-      others: further columns; nothing is assumed about them unless they are declared as well.
+      others: names of further columns. Nothing is assumed about one unless [data] declares it.
 
     Raises:
-      Refused: if a declaration is not usable.
+      Refused: if a declaration has the wrong form, or names columns by a pattern.
     """
     for name in by_column(data, "features"):
         _refuse_pattern(name)
@@ -62,12 +63,17 @@ def source_of_questions(data: Mapping[str, Any], others: Iterable[str]) -> dict[
 
 
 def keys_of_table(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the keys of [data] that locate a table and describe its format."""
+    """Returns the keys and values of `data` that locate the table and describe its format."""
     return {key: data[key] for key in _OF_TABLE if key in data}
 
 
 def by_column(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Returns the declarations by column. Raises `Refused` if they are not a section."""
+    """Returns the section [data.<key>], which maps names of columns to declarations; empty if
+    absent.
+
+    Raises:
+      Refused: if it is not a section.
+    """
     stated = data.get(key, {})
     if not isinstance(stated, Mapping):
         raise Refused(
@@ -77,7 +83,10 @@ def by_column(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def declared_ranges(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the range of each number that [data.features] declares by name, and of the label."""
+    """Returns the declared range [low, high] of each column of numbers, by its name.
+
+    These are the columns that [data.features] names, and the label if `label_bounds` is set.
+    """
     features, label = by_column(data, "features"), data.get("label")
     ranges = {_ESCAPED.sub(r"\1", name): each for name, each in features.items()}
     if isinstance(label, str) and data.get("label_bounds"):
@@ -92,12 +101,12 @@ def declared_values(
 
     Args:
       data: the section [data] of a run file.
-      column: the column.
-      option: the option that names the column, for messages.
-      alternative: the end of the message, if there is another remedy.
+      column: the name of the column.
+      option: the command's option by which the user named the column, for the message.
+      alternative: text appended to the message, if there is another remedy.
 
     Raises:
-      Refused: if they are not declared.
+      Refused: if no values are declared for the column.
     """
     declared = by_column(data, "categories")
     if column not in declared:
@@ -110,7 +119,9 @@ def declared_values(
 
 
 def _class_count(stated: object) -> int:
-    """Returns the declared number of classes. Raises `Refused` unless it is an integer above 1."""
+    """Returns the declared number of classes. Raises `Refused` unless it is an integer of at least
+    2.
+    """
     if not isinstance(stated, int) or isinstance(stated, bool) or stated < 2:
         raise Refused(
             f"data.classes is {stated!r}; expected the number of classes, an integer above 1, for "
@@ -121,7 +132,7 @@ def _class_count(stated: object) -> int:
 
 
 def _refuse_pattern(name: str) -> None:
-    """Raises `Refused` for a key of [data.features] that is a pattern of names."""
+    """Raises `Refused` if a key of [data.features] is a pattern of names instead of a name."""
     if _PATTERN.search(_ESCAPED.sub("", name)):
         raise Refused(
             f"data.features: {name!r} is a pattern, but a description requests columns by "
@@ -134,12 +145,14 @@ _OF_TRAINING = {
     *("epsilon", "noise_multiplier", "prior", "disjoint"),
     *("clip", "adaptive_clip", "clip_quantile", "clip_rate", "count_noise"),
 }
-"""Keys of [privacy] that concern training; the release has clipping norm 1 and its own budget."""
+"""Keys of [privacy] that are not copied, as they concern training; the release has clipping norm 1
+and its own budget."""
 _OF_ROUNDS = {
     *("rounds", "evaluate_every", "checkpoint_every", "precision", "trainer", "chunk"),
     *("simulation_metrics", "client_measures", "watch", "heads", "workers"),
 }
-"""Keys of [run] that concern several rounds, models, or processes."""
+"""Keys of [run] that are not copied, as they concern several rounds, trained models, or processes.
+"""
 _OF_COHORTS = {"capacity", "minimum", "admitted"}
 """Keys of [secure] that concern the size of a training cohort."""
 _OF_POPULATION = (
@@ -148,7 +161,7 @@ _OF_POPULATION = (
 )
 """Keys of [data] that define the population."""
 _SAMPLERS = {ADD_REMOVE: "poisson", REPLACE_ONE: "fixed_size", ZERO_OUT: "full"}
-"""The sampler with the event of full participation, by adjacency relation."""
+"""The sampler whose full participation has the event of each adjacency relation."""
 
 
 class HasBudget(Protocol):
@@ -156,21 +169,21 @@ class HasBudget(Protocol):
 
     @property
     def epsilon(self) -> float | None:
-        """Epsilon of the release; None: the fraction of the run's budget in `budget.statistics`."""
+        """Epsilon of the release; None: `budget.statistics` is its fraction of the run's budget."""
 
     @property
     def delta(self) -> float | None:
-        """Delta of the release; None: that of the run file."""
+        """Delta of the release; None: the delta of the run file."""
 
 
 def counting_run(raw: Raw, keys: Mapping[str, Any], asking: HasBudget) -> Config:
-    """Returns the configuration of the run that releases sums over a table's clients.
+    """Returns the configuration of the run that releases sums over the clients of a table.
 
     Args:
       raw: the run file of the population.
-      keys: the `source`, a registered `CountedTable`, and its keys; `earlier` defaults to
-        privacy.prior.
-      asking: the budget.
+      keys: the name of the `source`, a registered `CountedTable`, and the values of its fields;
+        `earlier` defaults to privacy.prior of the run file.
+      asking: the budget of the release.
 
     Raises:
       Refused: if the population, mechanism or keys do not permit such a release.
@@ -204,7 +217,9 @@ def counting_run(raw: Raw, keys: Mapping[str, Any], asking: HasBudget) -> Config
 
 
 def _refuse_others(raw: Raw, data: Mapping[str, Any]) -> None:
-    """Raises `Refused` for populations for which statistics would not be a release over clients."""
+    """Raises `Refused` if the run file's statistics would not be a noised release over real
+    clients.
+    """
     source = named(raw, "source")
     if not {"path", "client", "delimiter"} <= source.model_fields.keys():
         given = hasattr(source, "kept_by_user")
@@ -253,7 +268,10 @@ def _refuse_others(raw: Raw, data: Mapping[str, Any]) -> None:
 
 
 def _validated(model: type[Any], section: str, keys: Mapping[str, Any]) -> Any:
-    """Returns the part `model` with these keys of a section. Raises `Refused` with all mistakes."""
+    """Returns the part `model` with these values from a section of the run file.
+
+    Raises `Refused`, which lists all mistakes.
+    """
     try:
         return model.model_validate(keys)
     except ValidationError as error:
@@ -262,7 +280,9 @@ def _validated(model: type[Any], section: str, keys: Mapping[str, Any]) -> Any:
 
 
 def _everybody(raw: Raw, clients: int) -> dict[str, Any]:
-    """Returns the sampler with full participation, under the adjacency relation of the run file."""
+    """Returns [cohort] with full participation, under the adjacency relation of the run file's
+    sampler.
+    """
     cohort = raw.get("cohort", {})
     sampler = named(raw, "sampler")
     keys = {key: cohort[key] for key in cohort if key in sampler.model_fields}
@@ -277,7 +297,7 @@ def _everybody(raw: Raw, clients: int) -> dict[str, Any]:
 
 
 def _privacy(raw: Raw, clients: int) -> dict[str, Any]:
-    """Returns the keys of [privacy] that concern the population and the source of noise."""
+    """Returns the keys of [privacy] that concern the population and the parties that add noise."""
     keys = _without(raw.get("privacy", {}), _OF_TRAINING)
     mechanism = named(raw, "mechanism")
     if mechanism.joint:
@@ -289,7 +309,8 @@ def _privacy(raw: Raw, clients: int) -> dict[str, Any]:
 
 
 def _colluding(raw: Raw, clients: int) -> int:
-    """Returns the number of clients whose noise is not counted: Byzantine clients and colluders.
+    """Returns the number of clients whose noise shares are not counted: Byzantine clients and
+    colluders.
 
     A description has no rule against Byzantine clients; its guarantee treats all of them as
     colluders.
@@ -310,8 +331,7 @@ def _colluding(raw: Raw, clients: int) -> int:
 def _secure(raw: Raw, data: Mapping[str, Any]) -> dict[str, Any]:
     """Returns [secure] of the run file, without the keys about the size of a training cohort.
 
-    If sites are the parties, the sites and the minimum number of survivors are those of the run
-    file.
+    If sites are the parties of the secure sum, `minimum` (of surviving sites) is kept.
     """
     by_sites = bool(data.get("sites")) and raw.get("secure", {}).get("parties") != "clients"
     return _without(raw.get("secure", {}), _OF_COHORTS - ({"minimum"} if by_sites else set()))

@@ -1,4 +1,7 @@
-"""Mutually consistent statistics of every column, from the noised sums of a release."""
+"""Estimates the statistics of every column from the noised sums of a release.
+
+The estimates are consistent with each other; for example, every column has the same number of rows.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,18 @@ from privfed.analytics.tree import (
 )
 
 _EXACT_SIZES = 16
-"""Largest r for which clients with exactly r rows are counted; above it, ranges are counted."""
+"""Largest r for which the number of clients with exactly r rows is a count of its own."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Noised `counts` `[d]` for the questions `questions`, and their standard deviations `[d]`."""
+    """The noised counts of a release, rescaled to numbers of rows and of clients.
+
+    Attributes:
+      questions: the questions whose counts these are.
+      counts: the noised counts, shape `[d]`.
+      stds: standard deviation of the noise on each count, shape `[d]`.
+    """
 
     questions: Questions
     counts: Reals
@@ -47,7 +56,7 @@ class Sums:
 
     @classmethod
     def of(cls, questions: Questions, total: Reals, std: float) -> Sums:
-        """Returns the counts in a noised sum of clients' vectors.
+        """Returns the noised counts that a noised sum of clients' vectors contains.
 
         Args:
           questions: the questions.
@@ -58,9 +67,11 @@ class Sums:
         return cls(questions, total / amplitudes, std / amplitudes)
 
     def part(self, number: int) -> tuple[Reals, Reals]:
-        """Returns the counts of question `number` and their standard deviations.
+        """Returns the noised counts of one question, and their standard deviations.
 
-        After the last question, `number` selects the histogram of clients by number of rows.
+        Args:
+          number: index of the question, from 0; the index after the last question selects the
+            histogram of clients by their number of rows.
         """
         ends = [*self.questions.starts.tolist(), self.questions.length]
         return (
@@ -69,7 +80,10 @@ class Sums:
         )
 
     def rows(self) -> tuple[float, float]:
-        """Returns the number of counted rows, and its variance, from all questions together."""
+        """Returns an estimate of the number of counted rows, and its variance.
+
+        It combines the estimates of all questions, weighted by their inverse variances.
+        """
         totals = []
         for number, question in enumerate(self.questions.questions):
             counts, stds = self.part(number)
@@ -84,10 +98,10 @@ class Sums:
         return float(weights @ [total for total, _ in totals] / weights.sum()), 1.0 / weights.sum()
 
     def clients(self) -> tuple[IntervalEstimate, list[CellCount]]:
-        """Returns the number of clients, and the numbers of clients by their number of rows.
+        """Returns the number of clients, and the histogram of clients by their number of rows.
 
-        If only one row of each client counts, every estimate of the number of rows is also one of
-        the number of clients.
+        If only one row of each client is counted, every estimate of the number of rows is also one
+        of the number of clients.
         """
         counts, stds = self.part(len(self.questions.questions))
         tree = Tree.flat(len(SIZES))
@@ -126,7 +140,14 @@ class Sums:
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """Estimates of one column's counts, for `total` rows; `counts` `[n]` are non-negative."""
+    """Estimated counts of one column.
+
+    Attributes:
+      question: the question about the column.
+      agreed: unbiased estimates, consistent on the tree of counts.
+      counts: non-negative estimates of the tree's counts, shape `[n]`.
+      total: estimated number of counted rows.
+    """
 
     question: ColumnQuestion
     agreed: AgreeingCounts
@@ -134,7 +155,7 @@ class Column:
     total: float
 
     def summary(self, measured: Reals, stds: Reals) -> ColumnStatistics:
-        """Returns the column's statistics.
+        """Returns the column's statistics, with 95 % intervals.
 
         Args:
           measured: noised counts, shape `[length]`.
@@ -162,7 +183,7 @@ class Column:
         return self._summary("open", numbers=numbers, values=values, unnamed=self._unnamed(read))
 
     def _unnamed(self, read: Sequence[ReadWord]) -> IntervalEstimate:
-        """Returns the estimated number of words that are not among those `read`."""
+        """Returns an estimate of the number of rows with a word that is not among those `read`."""
         (words,), (std,) = self.agreed.linear(self._weights(OTHER_NODE))
         value = max(self.counts[OTHER_NODE] - sum(word.count for word in read), 0.0)
         low = words - TWO_SIDED * std - sum(word.high for word in read)
@@ -180,7 +201,9 @@ class Column:
         return np.eye(1, len(self.question.tree), node)
 
     def _share(self, node: int) -> IntervalEstimate:
-        """Returns the fraction of rows that the top-level `node` counts."""
+        """Returns an estimate of the fraction of counted rows whose entry is counted by the top
+        node `node`.
+        """
         if self.total <= 0.0:
             return IntervalEstimate(value=0.0, low=0.0, high=1.0)
         value = float(np.clip(self.counts[node] / self.total, 0.0, 1.0))

@@ -1,8 +1,9 @@
-"""Statistics of a column's numbers from noised counts of cells: range, mean, std, quantiles.
+"""Estimates range, mean, standard deviation and quantiles of a column's numbers from noised counts.
 
-All statistics are post-processing of one release. Values follow from one non-negative histogram, so
-they are consistent with each other. The 95 % intervals follow from the unbiased estimates on the
-tree, whose noise is Gaussian (or nearly), and allow for any position of a number within its cell.
+The counts are those of numbers per cell (`privfed.analytics.cells`). All statistics are
+post-processing of one release. Stated values follow from one non-negative histogram, so they are
+consistent with each other. The 95 % intervals follow from the unbiased estimates on the tree of
+cells, whose noise is Gaussian (or nearly), and allow for any position of a number within its cell.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from privfed.analytics.tree import AgreeingCounts, Reals
 
 PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)
 TWO_SIDED = float(norm.isf(0.025))
-"""Standard deviations on either side of an estimate that make an interval of 95 %."""
+"""Half the width of a two-sided 95 % normal interval, in standard deviations (1.96)."""
 _SEEN = 0.01
-"""Upper bound on the probability that numbers seem visible in any empty node."""
+"""Upper bound on the probability that noise alone makes any node without numbers look occupied."""
 
 
 @dataclass(frozen=True, eq=False)
 class CountedNumbers:
-    """A column's numbers, counted by cells.
+    """Noised and estimated counts of a column's numbers, on the n nodes of the tree of cells.
 
     Attributes:
       cells: the cells.
-      agreed: consistent unbiased estimates.
+      agreed: unbiased estimates of the nodes' counts, consistent on the tree.
       counts: non-negative estimates of the nodes' counts, shape `[n]`.
-      measured: each node's own noised count, shape `[n]`.
-      stds: standard deviations of `measured`, shape `[n]`.
+      measured: noised count of each node as released, shape `[n]`.
+      stds: standard deviation of the noise on each of `measured`, shape `[n]`.
     """
 
     cells: Cells
@@ -62,7 +63,10 @@ class CountedNumbers:
         )
 
     def _linear(self, weights: Reals) -> tuple[Reals, Reals]:
-        """Returns estimates `[f]` of sums of cells with weights `[f, c]`, and their stds `[f]`."""
+        """Returns estimates of weighted sums of cells' counts, and their standard deviations.
+
+        The weights have shape `[f, c]`, for f sums over c cells; both results have shape `[f]`.
+        """
         of_nodes = np.zeros((len(weights), len(self.cells.tree)))
         of_nodes[:, self.cells.nodes] = weights
         return self.agreed.linear(of_nodes)
@@ -87,7 +91,7 @@ class CountedNumbers:
         ]
 
     def _outside(self, limits: tuple[float, float], total: float) -> IntervalEstimate:
-        """Returns the fraction of numbers in cells beyond the range.
+        """Returns the fraction of numbers in cells beyond `limits`, the visible range.
 
         Noise affects the choice of the range, too. The interval holds for all ranges that might
         have been chosen, by a union bound over pairs of cells.
@@ -119,7 +123,10 @@ class CountedNumbers:
         return IntervalEstimate(value=value, low=low, high=high)
 
     def _at(self, position: float) -> tuple[float, int]:
-        """Returns the number at rank `position` and its cell, with numbers uniform within cells."""
+        """Returns the number at rank `position`, and the index of its cell.
+
+        Numbers are taken to be uniformly spread within a cell.
+        """
         counts = self.counts[self.cells.nodes]
         ends = np.cumsum(counts)
         cell = min(int(np.searchsorted(ends, position)), len(counts) - 1)
@@ -128,7 +135,8 @@ class CountedNumbers:
         return low + min(max(part, 0.0), 1.0) * (high - low), cell
 
     def _moments(self, limits: tuple[float, float]) -> tuple[IntervalEstimate, IntervalEstimate]:
-        """Returns mean and standard deviation of the numbers clipped to `limits`.
+        """Returns mean and standard deviation of the numbers clipped to `limits`, with 95 %
+        intervals.
 
         Both intervals follow from sums of the smallest and largest values that the cells allow. The
         interval of the standard deviation also covers the uncertainty of the mean.
@@ -160,11 +168,12 @@ class CountedNumbers:
 
 
 def visible_range(cells: Cells, measured: Reals, stds: Reals) -> tuple[float, float] | None:
-    """Returns the range of all nodes in which numbers are visible through the noise.
+    """Returns the range of the numbers that are visible through the noise.
 
-    A node is visible if its count exceeds 0.5, and the value that noise alone reaches in any node
-    with probability at most `_SEEN`. If nodes below it are visible, these determine the range. The
-    outermost cells are unbounded, so the range ends at their inner ends.
+    A node of the tree is visible if its noised count exceeds both 0.5 and the threshold that noise
+    alone exceeds in any node with probability at most `_SEEN`. The range covers all visible nodes;
+    within a node that has visible descendants, it covers these instead. The outermost cells are
+    unbounded, so the range ends at their inner ends.
 
     Args:
       cells: the cells.
@@ -199,7 +208,7 @@ def interval(
     """Returns `value` with a 95 % interval around an unbiased estimate, widened to contain `value`.
 
     Args:
-      value: the stated value.
+      value: the value to state, for example the estimate made non-negative.
       estimate: the unbiased estimate.
       std: standard deviation of `estimate`.
       least: lower bound of value and interval.
@@ -211,7 +220,10 @@ def interval(
 
 
 def without_last_bits(value: float) -> float:
-    """Rounds `value` to 12 significant digits: some cells begin one float beyond another's end."""
+    """Returns `value` rounded to 12 significant digits.
+
+    Some cells begin at the next float after another cell's end; rounding removes that difference.
+    """
     return float(f"{value:.12g}")
 
 
@@ -227,7 +239,7 @@ def _bound(end: float) -> float | None:
 
 
 def _finite(low: float, high: float) -> Sequence[float]:
-    """Returns the ends of a cell; an infinite end is replaced by the other one."""
+    """Returns the ends of a cell; an infinite end is replaced by the finite one."""
     if math.isinf(low):
         return high, high
     return low, low if math.isinf(high) else high

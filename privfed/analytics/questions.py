@@ -1,10 +1,11 @@
-"""The questions about columns, from public facts alone, and the vector that each client sends.
+"""The questions about columns, and the vector of counts that each client sends in answer.
 
-**Questions.** The counts of a column form a tree. Each entry of the column adds 1 to every node on
-one path from the top: to the node for empty entries, to the node for words, or to the nodes whose
-ranges contain its number. Prior knowledge of a column (a range, the format of its dates, its
-values) is declared in the run file. In any other column numbers fall into geometric cells
-(`privfed.analytics.cells`), and words are encoded into a few public buckets
+**Questions.** A question is the set of counts by which one column is described. It follows from
+public facts alone, never from clients' data. The counts of a column form a tree. Each entry of the
+column adds 1 to every node on one path from the top: to the node for empty entries, to the node for
+words, or to the nodes whose ranges contain its number. Prior knowledge of a column (a range, the
+format of its dates, its values) is declared in the run file. In any other column numbers fall into
+geometric cells (`privfed.analytics.cells`), and words are encoded into a few public buckets
 (`privfed.analytics.spelling`).
 
 **Vector.** All questions of one release are answered by one vector of norm at most 1 per client.
@@ -40,41 +41,51 @@ from privfed.data.tables.dates import ISO, parsed_days
 from privfed.data.tables.delimited import Dialect
 
 MISSING_NODE, OTHER_NODE = 0, 1
-"""The node for empty entries, and the node for words that match no question."""
+"""Tree nodes of every question: the one of empty entries, and the one of words that are not counted
+elsewhere (neither a declared value nor a number)."""
 
 
 @dataclass(frozen=True)
 class ValuesQuestion:
-    """The frequencies of the declared `values` of a column."""
+    """The question how often each of the declared `values` of the column `name` occurs.
+
+    Its counts are those of empty entries, of entries that are no declared value, and of each value.
+    """
 
     name: str
     values: tuple[str, ...]
 
     @cached_property
     def tree(self) -> Tree:
-        """The tree of the question's counts (`privfed.analytics.tree`), with a single level."""
+        """The tree of the question's counts (`privfed.analytics.tree`), all nodes at the top."""
         return Tree.flat(OTHER_NODE + 1 + len(self.values))
 
     @property
     def length(self) -> int:
-        """The number of counts."""
+        """The number of counts of the question."""
         return len(self.tree)
 
     @property
     def width(self) -> int:
-        """The largest number of counts to which an entry of the column adds."""
+        """The largest number of counts to which one entry of the column adds."""
         return 1
 
     @property
     def amplitudes(self) -> NDArray[np.float64]:
-        """The amount `[length]` that an entry of the column adds to each count to which it adds.
+        """The amount that an entry of the column adds to a count, for each count, shape `[length]`.
 
         The amounts that one entry adds have L2 norm at most 1.
         """
         return np.ones(self.length)
 
     def places(self, words: Words, dialect: Dialect) -> Indices:
-        """Returns the indices of the counts to which each entry adds, `[N, width]`; -1 for none."""
+        """Returns the indices of the counts to which each entry adds, shape `[N, width]`; -1 for
+        none.
+
+        Args:
+          words: the N entries of the column.
+          dialect: the format of the table.
+        """
         place = {value: OTHER_NODE + 1 + n for n, value in enumerate(self.values)}
         missing = dialect.missing - place.keys()
         nodes = [
@@ -84,27 +95,29 @@ class ValuesQuestion:
         return np.array([*nodes, MISSING_NODE])[words.codes][:, None]
 
     def levels(self, words: Words, dialect: Dialect) -> Indices:
-        """Returns the index of each entry's value in `values`, -1 for other entries, `[N]`."""
+        """Returns each entry's index in `values`, `[N]`; -1 for empty and undeclared entries."""
         return np.asarray(np.maximum(self.places(words, dialect)[:, 0] - OTHER_NODE - 1, -1))
 
     def _node(self, value: str, place: Mapping[str, int], dialect: Dialect) -> int:
-        """Returns the tree's node for a word.
+        """Returns the tree node of a word that is not empty.
 
-        The node is that of the declared value with the same spelling ("01"), else with the same
-        integer ("1"), else `OTHER_NODE`.
+        The node is that of the declared value with the same spelling ("01"), else that of the
+        declared value with the word's integer ("1"), else `OTHER_NODE`.
         """
         return place.get(value, place.get(_plain(value, dialect), OTHER_NODE))
 
 
 @dataclass(frozen=True)
 class NumbersQuestion:
-    """The counts of a column's numbers in public cells.
+    """The question how often the numbers of a column fall into each of its public cells.
 
     Attributes:
       name: the column's name.
-      bounds: the declared range, if any.
-      dates: format of dates, counted as days since 1970; empty if the column holds no dates.
-      spelling: encoding of words; None if the column is declared.
+      bounds: the declared range; None: cells are geometric.
+      dates: format of the column's dates, which are counted as days since 1970-01-01; empty if the
+        column holds no dates.
+      spelling: encoding of words that are no numbers; None for a declared column, whose words are
+        only counted together.
     """
 
     name: str
@@ -136,7 +149,10 @@ class NumbersQuestion:
 
     @property
     def amplitudes(self) -> NDArray[np.float64]:
-        """The amounts added to each count `[length]`; a number's path, or a word's, has norm 1."""
+        """The amount that an entry of the column adds to a count, for each count, shape `[length]`.
+
+        The amounts that one number, or one word, adds have L2 norm at most 1.
+        """
         ways = 1.0 / np.sqrt(self.tree.path_lengths)
         if self.spelling is None:
             return np.asarray(ways)
@@ -161,7 +177,9 @@ class NumbersQuestion:
     def _numbers(
         self, values: Sequence[str], dialect: Dialect
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Returns each word as a number, or NaN, and whether the word counts as empty."""
+        """Returns each word as a number (NaN if it is none), and a mask of the words that mean
+        empty.
+        """
         missing = np.array([value in dialect.missing for value in values], dtype=bool)
         if self.dates:
             parsed = [parsed_days([value], self.dates or ISO) for value in values]
@@ -177,14 +195,14 @@ ColumnQuestion = ValuesQuestion | NumbersQuestion
 def _plain(value: str, dialect: Dialect) -> str:
     """Returns a word that denotes an integer as its decimal digits ("01" → "1").
 
-    Integers from 10^15 in magnitude, and any other word, are unchanged.
+    A word that denotes an integer of magnitude 10^15 or more, or no integer, is returned unchanged.
     """
     number = number_in_cell(value, dialect)
     return f"{number:.0f}" if abs(number) < 1e15 and number == round(number) else value
 
 
 def number_in_cell(value: str, dialect: Dialect) -> float:
-    """Returns the number that a cell denotes; NaN for other words."""
+    """Returns the number that a table entry denotes; NaN if it is no number."""
     try:
         return parsed_number(value, dialect, "")
     except Refused:
@@ -192,7 +210,9 @@ def number_in_cell(value: str, dialect: Dialect) -> float:
 
 
 def numbers_in(words: Words, dialect: Dialect) -> NDArray[np.float64]:
-    """Returns the number of each entry, NaN for other words and empty entries, `[N]`."""
+    """Returns the number of each entry, shape `[N]`; NaN for empty entries and those that are no
+    numbers.
+    """
     return np.array([*(number_in_cell(each, dialect) for each in words.values), math.nan])[
         words.codes
     ]
@@ -201,26 +221,32 @@ def numbers_in(words: Words, dialect: Dialect) -> NDArray[np.float64]:
 def occurrences(
     words: Words, occurred: Collection[object], dialect: Dialect
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Returns two masks `[N]`: entries that are in `occurred`, and entries that are not empty."""
+    """Returns two masks `[N]` of the entries `words`: those equal to a value in `occurred`, and
+    those not empty.
+    """
     nodes = as_values("", occurred).places(words, dialect)[:, 0]
     return nodes > OTHER_NODE, nodes > MISSING_NODE
 
 
 def as_values(name: str, values: Collection[object]) -> ValuesQuestion:
-    """Returns the question for a column with these declared `values`, as a file writes them."""
+    """Returns the question for a column with these declared `values`, each as the text of a table
+    entry.
+    """
     return ValuesQuestion(name, tuple(as_text(value) for value in values))
 
 
 @dataclass(frozen=True, eq=False)
 class ClientRows:
-    """A table's rows that count, and the clients to which they belong.
+    """The counted rows of a table, and the clients to which they belong.
+
+    If the table has a column of sites, "client" here means a client at one site.
 
     Attributes:
-      columns: the requested columns by name.
+      columns: all N entries of each requested column, by the column's name.
       dialect: the format of the table.
-      chosen: the rows that count, shape `[r]`.
-      clients: the client of each such row, ascending, shape `[r]`.
-      sizes: number of rows of each client, shape `[clients]`.
+      chosen: indices of the counted rows in the table, shape `[r]`.
+      clients: index of the client of each counted row, ascending, shape `[r]`.
+      sizes: number of rows of each client in the table, counted or not, shape `[clients]`.
     """
 
     columns: Mapping[str, Words]
@@ -231,24 +257,33 @@ class ClientRows:
 
 
 SIZES = (*range(1, 17), *(2**power + 1 for power in range(4, 13)))
-"""The smallest number of rows in each cell that counts clients by their number of rows."""
+"""Lower ends of the cells that count clients by their number of rows: 1 to 16, then 17, 33, 65, …
+"""
 
 
 @dataclass(frozen=True)
 class Questions:
-    """The `questions` that each client answers about at most `rows` of its rows."""
+    """All questions of a release, and the layout of a client's vector of counts.
+
+    Attributes:
+      questions: one question for each described column.
+      rows: largest number of a client's rows that are counted.
+    """
 
     questions: tuple[ColumnQuestion, ...]
     rows: int
 
     @cached_property
     def starts(self) -> Indices:
-        """The index of each question's first count, then of the histogram by rows, `[k + 1]`."""
+        """Index, in the vector, of the first count of each of the k questions, `[k + 1]`.
+
+        The last entry is the start of the histogram of clients by their number of rows.
+        """
         return np.cumsum([0, *(question.length for question in self.questions)])
 
     @property
     def length(self) -> int:
-        """The number of counts."""
+        """The number of counts in a client's vector."""
         return int(self.starts[-1]) + len(SIZES)
 
     @property
@@ -262,13 +297,20 @@ class Questions:
 
     @property
     def amplitudes(self) -> NDArray[np.float64]:
-        """The amount that a row, or the client's number of rows, adds to a count `[length]`."""
+        """The amount added to a count, for each count, shape `[length]`.
+
+        A counted row adds it to the counts of a question; the client adds it once to the histogram.
+        """
         parts = [question.amplitudes / self.rows for question in self.questions]
         together = np.concatenate([*parts, np.ones(len(SIZES))])
         return np.asarray(together / np.sqrt(len(self.questions) + 1))
 
     def of_table(self, rows: ClientRows) -> Indices:
-        """Returns the counts of each client: see `privfed.analytics.counted_table.ClientCounts`."""
+        """Returns the indices of the counts to which each client adds, `[clients, width]`; -1 for
+        none.
+
+        See `privfed.analytics.counted_table.ClientCounts`.
+        """
         chosen, clients, sizes = rows.chosen, rows.clients, rows.sizes
         first = np.searchsorted(clients, np.arange(len(sizes)))
         nth = np.arange(len(chosen)) - first[clients]
@@ -291,11 +333,12 @@ def chosen_rows(owners: Indices, order: NDArray[np.uint64], most: int) -> tuple[
 
     Args:
       owners: the client of each row, numbered from 0, shape `[N]`.
-      order: random order among a client's rows, shape `[N]`.
+      order: a number for each row, shape `[N]`; the client's rows with the smallest numbers are
+        chosen.
       most: largest number of rows per client.
 
     Returns:
-      Row numbers and owners, both of shape `[r]`.
+      Indices of the chosen rows and their clients, ascending by client, both of shape `[r]`.
     """
     sorted_rows = np.lexsort((order, owners))
     of = owners[sorted_rows]

@@ -2,7 +2,7 @@
 
 The run is `privfed.analytics.description_run.counting_run`: an ordinary run of the run file's
 mechanism and secure sum with full participation, whose directory `privfed audit`, `report` and
-`privacy.prior` understand. Estimates are post-processing of what it released.
+`privacy.prior` understand. Estimates are post-processing of the released sums.
 """
 
 from __future__ import annotations
@@ -43,18 +43,21 @@ from privfed.store.tensorfile import unpack
 
 
 class Request(HasBudget, Protocol):
-    """The columns, the public facts and the budget of a release."""
+    """A user's request for a release: the columns to count, public facts about them, and the
+    budget.
+    """
 
     def keys(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the `source`, a registered `CountedTable`, and its keys.
+        """Returns the `source`, which names a registered `CountedTable`, and values of that table's
+        fields.
 
-        Keys of its file and format are left out.
+        Fields that locate the table's file or describe its format are left out.
 
         Args:
           data: the section [data] of a run file.
 
         Raises:
-          Refused: if a column is not declared.
+          Refused: if the run file does not declare what the request needs to know of a column.
         """
 
 
@@ -63,8 +66,8 @@ def release_run(run_file: Path, overrides: Iterable[str], asking: Request) -> Co
 
     Args:
       run_file: the run file of the population.
-      overrides: "key=value" settings.
-      asking: columns, public facts and budget.
+      overrides: "key=value" settings that replace those of the run file.
+      asking: the columns, public facts about them, and the budget.
 
     Raises:
       Refused: if the population, mechanism or columns do not permit such a release.
@@ -85,20 +88,21 @@ def make_release(
     """Releases sums over a run file's population into the new directory `out`.
 
     *Releases*: the noised sums of one vector per client and round, of norm at most 1, and nothing
-    else. *Sensitivity*: see the table that `asking` names. *Unit and adjacency*: a client
-    with all its rows, under the adjacency relation of the run file's sampler. The event is one
-    round of the run file's mechanism with full participation, without amplification, for each
-    round.
+    else. *Sensitivity*: see the module of the table that `asking` names. *Unit and adjacency*: a
+    client with all its rows, under the adjacency relation of the run file's sampler. Each round is
+    charged as one event: a round of the run file's mechanism with full participation, without
+    amplification.
 
     Args:
       run_file: the run file.
-      overrides: "key=value" settings.
-      asking: columns, public facts and budget.
+      overrides: "key=value" settings that replace those of the run file.
+      asking: the columns, public facts about them, and the budget.
       out: the new run directory.
       observers: receive the events of the run.
 
     Raises:
-      Refused: if the release has no proof or cannot be made; nothing is written then.
+      Refused: if no guarantee can be proved for the release or it cannot be made; nothing is
+        written then.
     """
     config = release_run(run_file, overrides, asking)
     earlier_runs(config)
@@ -106,10 +110,10 @@ def make_release(
 
 
 def earlier_runs(config: Config) -> Priors:
-    """Returns the earlier runs that a release's run file names.
+    """Returns the earlier runs on the population that the run file of the release `config` names.
 
     Raises:
-      Refused: if they cannot be composed with the release.
+      Refused: if one of them cannot be composed with the release.
     """
     source = config.source
     assert isinstance(source, CountedTable)
@@ -118,18 +122,18 @@ def earlier_runs(config: Config) -> Priors:
 
 
 def write_run_file(run_file: Path, overrides: Iterable[str], asking: Request, path: Path) -> None:
-    """Writes the run file of a release to the new file `path`, and makes no release.
+    """Writes the run file of a release to the new file `path`, without making the release.
 
-    Sites on their own machines make it (`privfed federation run`).
+    Sites on their own machines can then make it with `privfed federation run`.
 
     Args:
       run_file: the run file of the population.
-      overrides: "key=value" settings.
-      asking: columns, public facts and budget.
-      path: the new file.
+      overrides: "key=value" settings that replace those of the run file.
+      asking: the columns, public facts about them, and the budget.
+      path: the file to create.
 
     Raises:
-      Refused: if the release has no proof, or the file exists.
+      Refused: if no guarantee can be proved for the release, or `path` exists.
     """
     config = release_run(run_file, overrides, asking)
     refuse(config)
@@ -143,13 +147,14 @@ def write_run_file(run_file: Path, overrides: Iterable[str], asking: Request, pa
 
 @dataclass(frozen=True, eq=False)
 class ReleasedSums:
-    """Sums of clients' vectors that a run released.
+    """Noised sums of clients' vectors, as a run released them.
 
     Attributes:
-      config: the run.
-      plan: its plan.
-      ledger: its ledger.
-      tensors: model and state of the server, which are averages over the public number of clients.
+      config: configuration of the run.
+      plan: plan of the run.
+      ledger: ledger of the run.
+      tensors: the server's final model and optimizer state, by name; averages over the public
+        number of clients.
       scale: factor from these averages to sums over clients.
       noise: standard deviation of the noise on each entry of the sum of one round.
     """
@@ -170,14 +175,17 @@ class ReleasedSums:
 
     @property
     def other(self) -> Guarantee | None:
-        """The guarantee against the other party of distributed noise; None if there is none."""
+        """The guarantee against the second adversary of distributed noise; None if there is only
+        one.
+        """
         return next(iter(planned_others(self.config.run.rounds, self.ledger)), None)
 
     @property
     def with_earlier(self) -> Guarantee | None:
-        """The guarantee with the earlier runs that the run file names; None without any.
+        """The guarantee of this release and the earlier runs that the run file names together.
 
-        Its epsilon is infinite if one of them cannot be read or composed any more.
+        None if it names none. Epsilon is infinite if an earlier run can no longer be read or
+        composed.
         """
         privacy = self.config.privacy
         try:
@@ -191,11 +199,11 @@ class ReleasedSums:
 
     @property
     def total(self) -> NDArray[np.float64]:
-        """The noised sum of a model of counts, shape `[length]`."""
+        """The noised sum of clients' count vectors, shape `[length]`; only for models of counts."""
         return np.asarray(self.tensors["model/counts"] * self.scale)
 
     def cost(self, path: Path) -> dict[str, Any]:
-        """Returns the fields of a `SumsRelease` in the run directory `path`."""
+        """Returns the values of the fields of `SumsRelease`, for the run directory `path`."""
         return {
             "guarantee": self.guarantee,
             "other": self.other,
@@ -215,18 +223,20 @@ class SumsRelease(Encoded):
 
     Attributes:
       guarantee: the guarantee of this release, without earlier runs.
-      other: the guarantee against the other party of distributed noise; None if there is none.
-      with_earlier: the guarantee with the earlier runs that the run file names; None without any.
+      other: the guarantee against the second adversary of distributed noise; None if there is only
+        one.
+      with_earlier: the guarantee of this release and the earlier runs that the run file names
+        together; None if it names none.
       mechanism: the name of the mechanism.
       note: why epsilon is nominal; None for a real release.
-      ledger_head: the head of the run's ledger.
-      charges: the number of its charges.
+      ledger_head: the last hash of the run's ledger, in hexadecimal.
+      charges: the number of charges in the ledger.
       run: the run directory.
-      noise: standard deviation of the noise on each entry of a sum.
+      noise: standard deviation of the noise on each entry of the sum of one round.
     """
 
     file: ClassVar[str]
-    """The file of estimates in the run directory."""
+    """Name of the file, in the run directory, to which the estimates are written."""
     guarantee: Guarantee
     other: Guarantee | None
     with_earlier: Guarantee | None
@@ -238,7 +248,7 @@ class SumsRelease(Encoded):
     noise: float
 
     def write(self) -> Self:
-        """Writes the estimates into the run directory, and returns them."""
+        """Writes this object as JSON into the run directory, and returns it."""
         content = dump(self.to_json(), indent=1) + "\n"
         durable.write_atomically(Path(self.run) / self.file, content.encode())
         return self
@@ -247,15 +257,16 @@ class SumsRelease(Encoded):
 def released_sums(
     path: Path, sources: tuple[type[CountedTable], ...], command: str
 ) -> ReleasedSums:
-    """Returns the sums that the run at `path` released. No data are read.
+    """Returns the noised sums that the run at `path` released. No client's data are read.
 
     Args:
       path: the run directory.
-      sources: the sources of which the run must have one.
+      sources: permitted classes of the run's data source.
       command: the command that makes such runs, for messages.
 
     Raises:
-      Refused: if the run released nothing, or has another source.
+      Refused: if the run has another data source, released nothing, or is not complete; or if a
+        release of one round was resumed for more rounds.
     """
     directory = RunDirectory.open(path)
     config, ledger = directory.config.read(), Ledger.load(directory.ledger)
@@ -286,9 +297,9 @@ def _refuse_unfinished(path: Path, about: Mapping[str, Any], rounds: int, charge
 
     Args:
       path: the run directory.
-      about: facts of its checkpoint.
-      rounds: number of rounds of such a release.
-      charges: number of charges.
+      about: the checkpoint's `round` and number of `updates`.
+      rounds: number of rounds of a complete release.
+      charges: number of charges in the ledger.
     """
     if not charges:
         raise Refused(
@@ -309,15 +320,15 @@ def _refuse_unfinished(path: Path, about: Mapping[str, Any], rounds: int, charge
 
 
 def noise_on_sum(plan: Plan, length: int) -> float:
-    """Returns the standard deviation of each coordinate of a sum, from noise and rounding.
+    """Returns the standard deviation of noise and rounding on each entry of the sum of one round.
 
     Central noise is proportional to the norm bound of the summed vectors. Under a secure sum each
-    client rounds to integer steps, which adds a variance of at most a quarter of a squared step.
-    The release is rounded to float32.
+    client rounds its vector to a grid, which adds a variance of at most a quarter of a squared grid
+    step. The release is rounded to float32.
 
     Args:
       plan: the plan of the release.
-      length: length of a client's vector.
+      length: number of entries of a client's vector.
     """
     algorithm, mechanism, size = plan.algorithm(), plan.mechanism, plan.config.sampler.size
     std = mechanism.noise_on_update(size) * mechanism.clip

@@ -1,17 +1,16 @@
-"""Recovery of words that were not listed beforehand, from noised sums alone.
+"""Recovers words that were not listed beforehand from noised sums alone.
 
 A word falls into one of a few public buckets. At each of many positions it adds 1 to one of 16
-counts: for the two halves of every letter, for the padding of a short word, and for a checksum. In
-a bucket with a single word, the largest count at each position spells it. Only these sums are
-released, so a recovered word is post-processing. The method needs neither a threshold nor a
-separate delta, and any secure sum can be used. An aggregator that sees the words themselves needs
-the
-threshold of Korolova, Kenthapadi, Mishra & Ntoulas 2009.
+counts: for the two halves of every letter (a byte of UTF-8), for the padding of a short word, and
+for a checksum. In a bucket with a single word, the largest count at each position spells it. Only
+these sums are released, so a recovered word is post-processing. The method needs neither a
+threshold nor a separate delta, and any secure sum can be used. An aggregator that sees the words
+themselves needs the threshold of Korolova, Kenthapadi, Mishra & Ntoulas 2009.
 
 *Limits*: the method misses words of few clients, words that share a bucket with a more frequent
 one, and all letters after the first few: words with the same beginning count together. Padding and
-checksum follow from the word, and a recovered word must agree with both: noise spells a word less
-than once in 2^32 readings.
+checksum follow from the word, and a recovered word must agree with both: noise spells a word that
+does not occur less than once in 2^32 attempts to read one.
 """
 
 from __future__ import annotations
@@ -29,14 +28,23 @@ from privfed.core.vector import Indices
 Reals = NDArray[np.float64]
 _CHECKS, _SYMBOLS = 8, 16
 _CLEAR = 4.0
-"""Smallest count at which a word is read, in standard deviations of a position (at least 0.5)."""
+"""A word is read if its mean count over positions is at least this number of standard deviations of
+the noise on one count, and at least 0.5."""
 _EACH_SIDE, _EACH_OF_TWO = 1.96, 2.25
-"""Normal quantiles of one bound at 97.5 %, and of each of two joint bounds at 98.75 %."""
+"""Normal quantiles: of a one-sided bound at 97.5 %, and of each of two joint ones at 98.75 %."""
 
 
 @dataclass(frozen=True)
 class ReadWord:
-    """A word, or its first bytes if it may be `cut`, and its count with a 95 % interval."""
+    """A word that noised sums spell, and its estimated count.
+
+    Attributes:
+      word: the word, or its first bytes.
+      cut: True if the word has the largest readable length, so that longer words may count with it.
+      count: estimated number of rows with the word.
+      low: lower end of the count's 95 % interval.
+      high: upper end of the count's 95 % interval.
+    """
 
     word: str
     cut: bool
@@ -47,19 +55,24 @@ class ReadWord:
 
 @dataclass(frozen=True)
 class Spelling:
-    """The encoding of words into `buckets`, by their first `letters` bytes of UTF-8."""
+    """The encoding of words as counts, by their first bytes.
+
+    Attributes:
+      buckets: number of buckets, by a hash of the word.
+      letters: number of leading UTF-8 bytes that are encoded.
+    """
 
     buckets: int
     letters: int
 
     @property
     def positions(self) -> int:
-        """The number of counts to which a word adds 1."""
+        """The number of positions, at each of which a word adds 1 to one of 16 counts."""
         return 2 * self.letters + _CHECKS
 
     @property
     def length(self) -> int:
-        """The number of counts."""
+        """The number of counts in all buckets."""
         return self.buckets * self.positions * _SYMBOLS
 
     def places(self, word: str) -> Indices:
@@ -70,11 +83,11 @@ class Spelling:
         )
 
     def read(self, sums: Reals, std: float) -> list[ReadWord]:
-        """Returns the words that noised sums spell, with their counts.
+        """Returns the words that noised sums spell, with their estimated counts.
 
         Args:
           sums: the noised sums, shape `[length]`.
-          std: standard deviation of the noise on each of them.
+          std: standard deviation of the noise on each sum.
         """
         words: list[ReadWord] = []
         for bucket, of_bucket in enumerate(sums.reshape(self.buckets, self.positions, _SYMBOLS)):
@@ -88,7 +101,11 @@ class Spelling:
         return words
 
     def _largest(self, sums: Reals, bucket: int, std: float) -> bytes | None:
-        """Decodes the word at the largest sums `[positions, 16]`; None if small or not a word's."""
+        """Returns the word that the largest sum at each position `[positions, 16]` spells.
+
+        None if the sums are too small, or spell no word of this bucket with matching padding and
+        checksum.
+        """
         symbols = sums.argmax(1)
         if sums.max(1).mean() < max(_CLEAR * std, 0.5):
             return None
@@ -104,9 +121,9 @@ class Spelling:
         """Returns a bucket's recovered words, counted at positions where their symbols differ.
 
         Words that were not recovered can only add to these counts, by at most the bucket's count
-        minus the recovered words' counts. An interval is extended downwards by that much. The
-        symbols of the checksum are effectively random, so such words add least there; the count is
-        taken from the checksum.
+        minus the recovered words' counts. The interval of a count is therefore extended downwards
+        by that much. The symbols of the checksum are effectively random, so such words add least
+        there; the count is taken from the checksum.
         """
         symbols = np.array([self._written(word)[1] for word in written]).reshape(-1, self.positions)
         counts, bounds = [], []
@@ -131,7 +148,9 @@ class Spelling:
         ]
 
     def _written(self, word: bytes) -> tuple[int, Indices]:
-        """Returns a word's bucket, and its symbols `[positions]` for its letters and its hash."""
+        """Returns a word's bucket, and its symbols `[positions]` for its letters, padding and
+        checksum.
+        """
         digest = hashlib.shake_256(word).digest(8 + self.positions)
         halves = [half for byte in word for half in divmod(byte, _SYMBOLS)]
         rest = [byte % _SYMBOLS for byte in digest[8 + len(halves) :]]

@@ -1,4 +1,4 @@
-"""The file `statistics.json`: the statistics of each column in a release, and their cost."""
+"""The file `statistics.json`: the statistics of each released column, and the release's cost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FORMAT = 1
 
 
 class IntervalEstimate(Part):
-    """A `value` and its 95 % interval; None marks an unbounded end."""
+    """An estimated `value` and its 95 % interval [low, high]; None marks an unbounded end."""
 
     value: float
     low: float | None
@@ -26,7 +26,10 @@ class IntervalEstimate(Part):
 
 
 class CellCount(Part):
-    """The count of numbers between `low` and `high`; the two are equal for a single number."""
+    """The count of a histogram's cell from `low` to `high`; None marks an unbounded end.
+
+    The two ends are equal for a cell of a single number.
+    """
 
     low: float | None
     high: float | None
@@ -34,7 +37,7 @@ class CellCount(Part):
 
 
 class ValueCount(Part):
-    """The count of `value` in a column; if `cut`, of all words that begin with `value`."""
+    """The number of counted rows whose entry is `value`; if `cut`, begins with `value`."""
 
     value: str
     count: IntervalEstimate
@@ -45,13 +48,13 @@ class NumberStatistics(Part):
     """The statistics of the numbers in a column, all from one `histogram`.
 
     Attributes:
-      count: number of numbers.
-      range: the range of all cells in which numbers are visible through the noise.
+      count: number of counted rows whose entry is a number.
+      range: lower and upper end of the cells in which numbers are visible through the noise.
       outside: fraction of numbers beyond the range.
       mean: mean of the numbers clipped to the range.
       std: standard deviation of the clipped numbers.
-      quantiles: quantiles of the clipped numbers, by probability.
-      histogram: counts of the occupied cells.
+      quantiles: quantiles of the clipped numbers, by probability ("0.05" to "0.95").
+      histogram: counts of the cells whose estimate is positive.
     """
 
     count: IntervalEstimate
@@ -67,11 +70,17 @@ class ColumnStatistics(Part):
     """The statistics of the column `name`.
 
     Attributes:
-      missing: fraction of rows where the column is empty.
-      words: fraction of rows where it holds a word that matches no question.
-      numbers: None if no numbers are visible through the noise.
+      name: the column's name.
+      kind: what was declared about the column: its values, a range of numbers or of dates, or
+        nothing ("open").
+      missing: fraction of counted rows in which the column is empty.
+      words: fraction of counted rows with any other entry that is neither a number nor a declared
+        value.
+      numbers: statistics of the numbers; None if no numbers are visible through the noise, and for
+        columns of declared values.
       values: counts of declared values, or of words recovered from the sums.
-      unnamed: count of the words that were not recovered.
+      unnamed: number of counted rows with a word that was not recovered; None unless the column is
+        open.
     """
 
     name: str
@@ -84,17 +93,17 @@ class ColumnStatistics(Part):
 
 
 class Statistics(Part):
-    """A release of statistics: its columns, and its cost.
+    """The statistics of a release, their guarantee, and the settings of its run.
 
     Attributes:
       clients: number of clients.
       rows: number of counted rows.
-      rows_of_clients: numbers of clients by number of rows; at most `rows_per_client` rows of each
-        client are counted.
-      noise: standard deviation on each coordinate of the sum of vectors of norm at most 1.
-      run: the run that released it. A run on the same population needs that run's `data`,
-        `privacy`, `secure`, `randomness` and `seed`.
-      earlier: earlier runs whose charges are composed with those of this release.
+      rows_of_clients: histogram of clients by number of rows; at most `rows_per_client` rows of
+        each client are counted.
+      noise: standard deviation of the noise on each entry of the sum of vectors of norm at most 1.
+      run: the directory of the run that made the release. A run on the same population needs the
+        release's `data`, `privacy`, `secure`, `randomness` and `seed`.
+      earlier: directories of earlier runs whose charges are composed with those of this release.
     """
 
     format: Literal[1] = 1
@@ -121,18 +130,18 @@ class Statistics(Part):
     seed: int
 
     def column(self, name: str) -> ColumnStatistics | None:
-        """Returns the column of that name; None if it was not requested."""
+        """Returns the statistics of the column `name`; None if it was not described."""
         return next((column for column in self.columns if column.name == name), None)
 
 
 def write_statistics(path: Path, statistics: Statistics) -> None:
-    """Writes `statistics` to `path`, atomically."""
+    """Writes `statistics` as JSON to the file `path`, atomically."""
     text = dump(statistics.model_dump(mode="json"), indent=1)
     durable.write_atomically(path, (text + "\n").encode())
 
 
 def read_statistics(path: Path) -> Statistics:
-    """Reads the statistics in the file or folder `path`.
+    """Reads statistics from the file `path`, or from `statistics.json` in the folder `path`.
 
     Raises:
       Refused: if the file is missing, damaged, or of another format.

@@ -1,7 +1,7 @@
-"""Consistent counts on a tree, from noised counts of every node.
+"""Estimates consistent counts on a tree from noised counts of every node.
 
-A node's count is the sum of its children's counts. The best linear unbiased estimates with this
-property, from measurements with independent noise, take two passes over the tree, upwards and
+A node's true count is the sum of its children's counts. The best linear unbiased estimates with
+this property, from measurements with independent noise, take two passes over the tree, upwards and
 downwards. The variance of any sum of leaves follows from the same passes (Hay, Rastogi, Miklau &
 Suciu 2010, section 4; here noise may differ from node to node).
 """
@@ -21,7 +21,11 @@ Reals = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """Nodes level by level: `parents` `[n]`, non-decreasing, -1 for nodes at the top."""
+    """A tree of n nodes, or several trees side by side: a node without a parent is at the top.
+
+    Nodes are numbered level by level. `parents` `[n]` is the index of each node's parent, -1 for
+    nodes at the top; it never decreases.
+    """
 
     parents: Indices
 
@@ -35,7 +39,7 @@ class Tree:
 
     @cached_property
     def depths(self) -> Indices:
-        """The number of ancestors of each node `[n]`."""
+        """The number of ancestors of each node, shape `[n]`; 0 at the top."""
         depths = np.zeros(len(self), dtype=np.int64)
         for node in np.flatnonzero(self.parents >= 0):
             depths[node] = depths[self.parents[node]] + 1
@@ -43,19 +47,21 @@ class Tree:
 
     @cached_property
     def is_leaf(self) -> NDArray[np.bool_]:
-        """A mask `[n]` of the nodes without children."""
+        """Mask of the nodes without children, shape `[n]`."""
         return ~np.isin(np.arange(len(self)), self.parents)
 
     @cached_property
     def leaves(self) -> Indices:
-        """The nodes without children."""
+        """The indices of the nodes without children."""
         return np.flatnonzero(self.is_leaf)
 
     @cached_property
     def families(self) -> list[tuple[slice, Indices, Indices]]:
-        """Each level below the top: its nodes, the places of first children in it, and the parents.
+        """For each level below the top: the slice of its nodes, the first child of each family, the
+        parents.
 
-        A place is counted from the first node of the level, as `reduceat` takes it.
+        A family is the children of one parent. First children are counted from the first node of
+        the level, as `numpy.ufunc.reduceat` expects; the parents are in the same order.
         """
         families = []
         for depth in range(1, int(self.depths.max()) + 1):
@@ -67,14 +73,21 @@ class Tree:
 
     @cached_property
     def path_lengths(self) -> Indices:
-        """The number of nodes on the longest path through each node, from the top to a leaf."""
+        """The number of nodes on the longest path from the top to a leaf through each node, shape
+        `[n]`.
+        """
         lengths = self.depths + 1
         for nodes, first, parents in reversed(self.families):
             lengths[parents] = np.maximum.reduceat(lengths[nodes], first)
         return lengths
 
     def paths(self, leaves: Indices, width: int) -> Indices:
-        """Returns the nodes from each of `leaves` `[k]` up to the top, then -1: `[k, width]`."""
+        """Returns each leaf and its ancestors, up to the top, shape `[k, width]`.
+
+        Args:
+          leaves: indices of nodes, shape `[k]`.
+          width: length of a path; shorter paths are filled with -1.
+        """
         columns, nodes = [], leaves
         for _ in range(width):
             columns.append(nodes)
@@ -84,13 +97,13 @@ class Tree:
 
 @dataclass(frozen=True, eq=False)
 class AgreeingCounts:
-    """Consistent estimates of a tree's nodes, in which children add up to their parent.
+    """Consistent estimates of a tree's counts: children add up to their parent.
 
     Attributes:
-      tree: the tree.
+      tree: the tree, of n nodes.
       counts: the estimates, shape `[..., n]`.
-      partial: variance of each node's estimate from its subtree alone, shape `[n]`.
-      total_variance: variance of the sum at the top.
+      partial: variance of the estimate of each node's count from the node's subtree alone, `[n]`.
+      total_variance: variance of the sum of the top nodes' counts.
     """
 
     tree: Tree
@@ -99,13 +112,13 @@ class AgreeingCounts:
     total_variance: float
 
     def linear(self, weights: Reals) -> tuple[Reals, Reals]:
-        """Returns weighted sums of leaves, and their standard deviations.
+        """Returns f weighted sums of the leaves' counts, and their standard deviations.
 
         Args:
-          weights: weights of the leaves, 0 for other nodes, shape `[f, n]`.
+          weights: weight of each node in each sum, shape `[f, n]`; 0 for nodes that are no leaves.
 
         Returns:
-          Values of shape `[..., f]` and standard deviations of shape `[f]`.
+          Sums of shape `[..., f]` and standard deviations of shape `[f]`.
         """
         values = self.counts @ weights.T
         weights, variance = weights.copy(), np.zeros(len(weights))
@@ -120,9 +133,11 @@ class AgreeingCounts:
 
 
 def _parted(weights: Reals, partial: Reals, first: Indices) -> tuple[Reals, Reals]:
-    """Returns the siblings' variance given their sum `[f]`, and the weight of that sum `[f, p]`.
+    """Returns variances of weighted sums given the sum of each family of siblings, `[f]`, and its
+    weight.
 
-    The estimates of siblings, minus their parts of their sum, are independent of the sum.
+    The weight `[f, p]` is that with which each of p families' sums enters a weighted sum. The
+    estimates of siblings, minus their parts of their sum, are independent of the sum.
     """
     sums = np.add.reduceat(partial, first)
     cross = np.add.reduceat(weights * partial, first, axis=1)
@@ -131,12 +146,16 @@ def _parted(weights: Reals, partial: Reals, first: Indices) -> tuple[Reals, Real
 
 
 def measured_total(tree: Tree, counts: Reals, variances: Reals) -> tuple[Reals, float]:
-    """Returns the best estimate of the sum at the top `[...]`, and its variance.
+    """Returns the best linear unbiased estimate of the sum of the top nodes' counts, and its
+    variance.
 
     Args:
-      tree: the tree.
+      tree: the tree, of n nodes.
       counts: measured counts, shape `[..., n]`.
-      variances: their variances, shape `[n]`.
+      variances: variances of the noise on `counts`, shape `[n]`.
+
+    Returns:
+      The estimate, of shape `[...]`, and its variance.
     """
     known, partial = _upwards(tree, counts, variances)
     top = tree.depths == 0
@@ -146,13 +165,14 @@ def measured_total(tree: Tree, counts: Reals, variances: Reals) -> tuple[Reals, 
 def agreeing(
     tree: Tree, counts: Reals, variances: Reals, total: Reals | float, total_variance: float
 ) -> AgreeingCounts:
-    """Returns the best consistent estimates from measured counts.
+    """Returns the best linear unbiased estimates with consistent counts, given their total.
 
     Args:
       tree: the tree.
       counts: measured counts, shape `[..., n]`.
-      variances: their variances, shape `[n]`.
-      total: the best estimate of the sum at the top, which may depend on `counts`, shape `[...]`.
+      variances: variances of the noise on `counts`, shape `[n]`.
+      total: the best estimate of the sum of the top nodes' counts, which may depend on `counts`,
+        shape `[...]`.
       total_variance: variance of `total`.
     """
     known, partial = _upwards(tree, counts, variances)
@@ -168,7 +188,9 @@ def agreeing(
 
 
 def _upwards(tree: Tree, counts: Reals, variances: Reals) -> tuple[Reals, Reals]:
-    """Returns each node's estimate from its subtree `[..., n]`, and its variance `[n]`."""
+    """Returns an estimate of each node's count from its subtree, `[..., n]`, and its variance,
+    `[n]`.
+    """
     known, partial = counts.copy(), np.maximum(variances, 1e-18)
     for nodes, first, parents in reversed(tree.families):
         sums = np.add.reduceat(known[..., nodes], first, axis=-1)
@@ -180,9 +202,10 @@ def _upwards(tree: Tree, counts: Reals, variances: Reals) -> tuple[Reals, Reals]
 
 
 def nonnegative(tree: Tree, agreed: Reals) -> Reals:
-    """Returns non-negative counts `[n]` of the nodes, in which children add up to their parent.
+    """Returns the estimates `agreed` `[n]` made non-negative; children still add up to their
+    parent.
 
-    From the top down, the counts of each set of siblings are the closest to their estimates in the
+    From the top down, the counts of each set of siblings are the closest to `agreed` in the
     Euclidean norm under these constraints.
     """
     counts, top = np.zeros(len(tree)), np.flatnonzero(tree.depths == 0)
@@ -196,9 +219,10 @@ def nonnegative(tree: Tree, agreed: Reals) -> Reals:
 
 
 def _closest(values: Reals, total: float) -> Reals:
-    """Returns the closest point to `values` `[k]` that is non-negative and has this `total`.
+    """Returns the point closest to `values` `[k]` that is non-negative and whose entries sum to
+    `total`.
 
-    Duchi, Shalev-Shwartz, Singer & Chandra 2008, figure 1.
+    Zeros if `total` is not positive. Duchi, Shalev-Shwartz, Singer & Chandra 2008, figure 1.
     """
     if total <= 0.0:
         return np.zeros_like(values)

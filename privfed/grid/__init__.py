@@ -1,1 +1,3 @@
-"""Executes grids of runs: their cells, worker processes, results, guarantees and figures."""
+"""Executes experiments over grids of runs. A cell of a grid is one run: one value for each varied
+key of the run file, and one seed.
+"""

@@ -1,4 +1,4 @@
-"""The charges of each cell of a grid: from its ledgers, or as planned."""
+"""Reads the privacy charges of a grid's cells from their ledgers, or computes the planned ones."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class CellCharges:
     Attributes:
       cell: name of the cell. A tuned cell may have planned entries of several runs, of which only
         one will be chosen.
-      key: identifies the run: its planned and its actual charges have the same key.
-      population: identifies the population.
-      about: describes the population.
-      run: the charges.
+      key: identifier of the run; its planned and its actual charges have the same key.
+      population: identifier of the population.
+      about: description of the population.
+      run: the charges, as those of a run that a later run can count.
       terms: the terms of the charges (unit, delta, ...), as the first line of a ledger states them.
-      prior: the earlier runs that this run counts.
+      prior: the earlier runs whose charges this run's guarantee includes.
       public: the clients declared public, which no guarantee covers; None if they are not known
         yet.
       ledger: the run's ledger; None for planned or unknown charges.
       unread: the reason why the charges are unknown; None if they are known.
-      sources: identities of the data; runs with a common source may be over the same population.
+      sources: identifiers of the data; runs with a common source may be over the same population.
     """
 
     cell: str
@@ -64,7 +64,11 @@ class CellCharges:
 
     @property
     def void(self) -> str | None:
-        """The reason why this run has no guarantee; None if it has one."""
+        """The reason why this run has no guarantee (unknown charges, no noise, or unstated
+        assumptions).
+
+        None if it has a guarantee.
+        """
         spendings = [self.run.spending, *(prior.spending for prior in self.prior)]
         noiseless = "no noise" if any(map(_lacks_noise, spendings)) else None
         unstated = bool(self.terms.get("against")) and "assumes" not in self.terms
@@ -76,13 +80,15 @@ class CellCharges:
         )
 
     def meaning(self, term: str) -> Any:
-        """Returns the value of a term of the ledger's first line, also of one under "assumes"."""
+        """Returns the value of a term of the ledger's first line, whether at the top level or under
+        "assumes".
+        """
         assumed = Assumed.from_terms(self.terms) or Assumed()
         stated = assumed.to_json().get(term, self.terms.get(term))
         return tuple(stated) if isinstance(stated, list) else stated
 
     def counts(self, prior: Prior) -> bool:
-        """Whether `prior` is this run with its charges at an earlier time."""
+        """Whether `prior` is this run, with charges that its ledger (still) contains."""
         if self.ledger is None or self.run.run != prior.run:
             return False
         return self.ledger.holds(bytes.fromhex(prior.head))
@@ -96,14 +102,15 @@ def _lacks_noise(spending: Spending) -> bool:
 def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[CellCharges]:
     """Yields the charges of a cell's run, and of its earlier broken runs in renamed folders.
 
-    Nothing is yielded for a refused cell.
+    A ledger that cannot be read yields an entry with the reason in `unread`. Nothing is yielded for
+    a refused cell.
 
     A seeded run that is trained again repeats its releases, so both count as one run.
 
     Args:
       cell: the cell.
-      folder: the folder of its runs.
-      slot: the name of the cell in the results; by default that of `cell`.
+      folder: the folder of the cell's run directories.
+      slot: the cell's name in the yielded entries; "": that of `cell`.
     """
     if cell.config is None:
         return
@@ -131,9 +138,11 @@ def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[CellCharges]:
 
 
 def uncounted(folder: Path, cells: Collection[str]) -> Counter[str]:
-    """Counts, by population, the charged runs under `folder` that belong to none of `cells`.
+    """Returns the number of charged runs under `folder` that belong to none of `cells`, by
+    population.
 
-    Such runs are cells of other grids, or of this grid before it was edited.
+    Such runs are cells of other grids, or of this grid before it was edited. Unreadable ledgers are
+    left out.
     """
     population: Counter[str] = Counter()
     for path in folder.glob("*/run*/ledger.jsonl"):
@@ -149,7 +158,7 @@ def planned_charges(cell: Cell, slot: str = "") -> CellCharges:
 
     Args:
       cell: the cell, which must have a configuration.
-      slot: the name of the cell in the result; by default that of `cell`.
+      slot: the cell's name in the result; "": that of `cell`.
 
     Raises:
       Refused: if `train` would refuse the configuration.
@@ -179,14 +188,14 @@ def planned_charges(cell: Cell, slot: str = "") -> CellCharges:
 
 
 def _sources(config: Config) -> frozenset[str]:
-    """Returns the identities of the sources of real data; empty for synthetic clients."""
+    """Returns identifiers of the sources of real data; empty for synthetic clients."""
     return frozenset(
         population_identity(config)["sources"] if config.source.holds_real_clients else ()
     )
 
 
 def population_of(cell: Cell, config: Config) -> tuple[str, str]:
-    """Returns the population of a cell's releases: its identity, and a description.
+    """Returns the population of a cell's releases: its identifier, and a description.
 
     Clients that are named in a file are the same population for every seed, and for every
     `data.population`: a seed only determines which of them are public.

@@ -25,20 +25,28 @@ _NO_ROOM = {
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE,
     errno.EACCES, errno.EPERM,
 }  # fmt: skip
-"""Numbers of errors that the machine causes, not the cell; a lack of memory is not included."""
+"""Error numbers that are the machine's fault and not the cell's; a lack of memory is not included.
+"""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A cell for a worker process: its name, its resolved configuration `raw`, and its folder."""
+    """A cell to run in a worker process.
+
+    Attributes:
+      name: the cell's name.
+      raw: the cell's resolved run file.
+      folder: the cell's folder.
+    """
 
     name: str
     raw: Raw
     folder: str
     afresh: bool
-    """Whether a broken run directory is set aside, and the cell trained again."""
+    """Whether a broken run directory is renamed and the cell trained again from the start."""
     chosen: Chosen | None = None
-    """The charge of a private choice among candidates; None if the cell is no candidate."""
+    """The charge of the private tuning of which this cell is a candidate; None for any other cell.
+    """
 
 
 def run_cell(job: Job) -> Result:
@@ -95,7 +103,7 @@ def _trained(job: Job, path: Path) -> Outcome:
 
 
 def _machines_trouble(job: Job, error: Exception) -> bool:
-    """Whether the machine caused `error`, so that the cell has to be run again.
+    """Whether the machine caused `error`, not the cell; the cell then has to be run again.
 
     In a grid without private tuning, a cell that lacks memory has failed. In a private tuning, a
     lack of memory counts as a problem of the machine: counted as a failure, it would give the
@@ -112,7 +120,9 @@ def _config(job: Job) -> Config:
 
 
 def _store(folder: Path, result: Result) -> Result:
-    """Stores the result durably, and returns it; if the disk is full, the result is "stopped"."""
+    """Stores the result durably, and returns it; if it cannot be written, the returned status is
+    "stopped".
+    """
     try:
         make_folder(folder)
         write_atomically(folder / "result.json", (dump(result) + "\n").encode())

@@ -1,8 +1,8 @@
-"""The cells of a grid: all combinations of its lists that are not excluded, for each seed.
+"""The cells of a grid: all combinations of values that are not excluded, each for every seed.
 
-A hash of its resolved configuration identifies a cell. After the run file or the grid was edited,
-results of cells with unchanged configurations are therefore used again. The content of files (data,
-an initial model) is not part of the identity.
+A hash of its resolved configuration (with the seed) identifies a cell. After the run file or the
+grid was edited, results of cells with unchanged configurations are therefore used again. The
+content of files (data, an initial model) is not part of the identity.
 
 The folder of a cell is named by its identity. It contains the run directory and, once the cell
 ended, its result.
@@ -34,15 +34,15 @@ from privfed.models.loss import Loss
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a grid.
+    """One run of a grid: a combination of values and a seed.
 
     Attributes:
-      values: the values of the varied keys.
+      values: the value of each varied key; in a tuning, also of each tuned key.
       seed: the seed.
       config: the configuration; None if it is refused.
       refusal: the reason for the refusal; None if there is a configuration.
       tuned: the values that tuning chose, by key; the value of "at_edge" lists the keys whose
-        chosen value is the smallest or largest option.
+        chosen value is the smallest or largest option and not 0. Empty before the choice.
     """
 
     values: Values
@@ -60,7 +60,10 @@ class Cell:
 
 
 def grid_points(path: Path, grid: Grid) -> list[dict[str, Any]]:
-    """Returns every combination of values that is not excluded. Raises `Refused` if all are."""
+    """Returns every combination of the varied keys' values that is not excluded.
+
+    Raises `Refused` if all are excluded.
+    """
     included = [values for values in grid.product() if not grid.excludes(values)]
     if not included:
         raise Refused(f"{path}: the exclusions leave no cell; remove some of them")
@@ -72,11 +75,11 @@ def cells(path: Path, grid: Grid) -> list[Cell]:
 
     Args:
       path: the grid file.
-      grid: its content.
+      grid: the content of the grid file.
 
     Returns:
       The cells of one combination after another, each for all seeds; cells to tune on have the
-      seeds of the tuning.
+      seeds of the tuning (if it is private, of the grid).
 
     Raises:
       Refused: if the exclusions leave no cell, every configuration is refused, or two cells have
@@ -97,13 +100,13 @@ def cells(path: Path, grid: Grid) -> list[Cell]:
 
 
 def tuned_cells(path: Path, grid: Grid, choose: Callable[[Values], Values | str]) -> list[Cell]:
-    """Returns the cells that are measured after tuning, with the chosen values.
+    """Returns the cells that are run after tuning: those of the grid, with the chosen values.
 
     Args:
       path: the grid file.
-      grid: its content.
-      choose: returns the chosen values of the tuned keys for the values of a cell, or else the
-        reason why there are none.
+      grid: the content of the grid file.
+      choose: returns, for a combination of the varied keys' values, the chosen values of the tuned
+        keys, or as text the reason why there are none.
 
     Raises:
       Refused: for the same reasons as `cells`.
@@ -124,7 +127,10 @@ def tuned_cells(path: Path, grid: Grid, choose: Callable[[Values], Values | str]
 
 
 def candidate_cells(path: Path, grid: Grid) -> list[list[Cell]]:
-    """Returns, for each combination and seed of a tuned grid, the cells that tuning may choose."""
+    """Returns, for each combination and seed of a grid, the cells of which tuning will choose one.
+
+    Empty if the grid does not tune.
+    """
     if grid.tune is None:
         return []
     base = _base(path, grid)
@@ -137,13 +143,13 @@ def candidate_cells(path: Path, grid: Grid) -> list[list[Cell]]:
 
 
 def losses_of(path: Path, grid: Grid, cells: Sequence[Values]) -> list[tuple[Values, Loss]]:
-    """Returns the values of each cell, as they are written in tables, and its loss.
+    """Returns the values of each cell, as they are written in tables, and the cell's loss.
 
-    Cells whose configuration is refused are left out, since their loss is not known.
+    Cells whose loss is not known are left out.
 
     Args:
       path: the grid file.
-      grid: its content.
+      grid: the content of the grid file.
       cells: the values of each cell.
     """
     base = _base(path, grid)
@@ -156,7 +162,7 @@ def losses_of(path: Path, grid: Grid, cells: Sequence[Values]) -> list[tuple[Val
 
 
 def _base(path: Path, grid: Grid) -> Raw:
-    """Returns the content of the grid's run file, as written; empty for the default run."""
+    """Returns the content of the run file that the grid names; empty if it names none."""
     return read_raw(path.parent / grid.base) if grid.base else {}
 
 
@@ -170,7 +176,10 @@ def _at_edge(value: Any, options: list[Any]) -> bool:
 
 
 def _distinct(path: Path, planned: list[Cell]) -> list[Cell]:
-    """Returns `planned`. Raises `Refused` if no cell can run, or if a cell occurs twice."""
+    """Returns `planned` unchanged.
+
+    Raises `Refused` if every cell is refused, or if two cells have the same configuration.
+    """
     if all(cell.config is None for cell in planned):
         raise Refused(
             f"{path}: every cell is refused; correct the keys; the first cell: {planned[0].refusal}"
@@ -187,7 +196,7 @@ def _distinct(path: Path, planned: list[Cell]) -> list[Cell]:
 
 
 def _cell(base: Raw, grid: Grid, values: Values, seed: int) -> Cell:
-    """Returns the cell of `values` and `seed`, with the reason if it is refused."""
+    """Returns the cell of `values` and `seed`; if its configuration is refused, with the reason."""
     try:
         raw = _raw(base, grid, values)
         assign(raw, "run.seed", seed)
@@ -203,7 +212,10 @@ def _cell(base: Raw, grid: Grid, values: Values, seed: int) -> Cell:
 
 
 def _raw(base: Raw, grid: Grid, values: Values) -> Raw:
-    """Returns the run file of the cell `values`. Raises `Refused` for an unknown key."""
+    """Returns the content of a run file: `base` with the settings of `values`.
+
+    Raises `Refused` for an unknown key.
+    """
     raw: Raw = {section: dict(keys) for section, keys in base.items()}
     settings = grid.settings(values)
     # Keys that name parts first: a new name removes the keys that only the former part defines.
@@ -218,13 +230,15 @@ def _names_a_part(key: str) -> bool:
 
 
 STOPPED, WAITING = "stopped", "waiting"
-"""Statuses of a cell that has not ended: the machine has a problem; another process runs it."""
+"""Statuses of a cell that has not ended: because the machine has a problem, or because another
+process runs the cell."""
 Result = dict[str, Any]
-"""Result of a cell: its "status", and the "outcome" of its run or the "reason" why it has none."""
+"""Result of a cell: its "status", and the "outcome" of its run or the "reason" why there is none.
+"""
 
 
 def cells_folder(files: Files) -> Path:
-    """Returns the folder with the folders of all cells."""
+    """Returns the folder that contains the folder of each cell."""
     return files.folder / "cells"
 
 
@@ -237,6 +251,8 @@ def result_of(files: Files, cell: Cell, retry: bool) -> Result | None:
     """Returns the stored result of a cell; None if the cell has to be run.
 
     With `retry`, a cell that failed, or was refused when it was run, has to be run again.
+
+    For a cell without a configuration, the status is "refused".
     """
     if cell.config is None:
         return {"status": REFUSED, "reason": cell.refusal, "version": __version__}

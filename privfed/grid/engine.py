@@ -41,13 +41,13 @@ class CellObserver(Protocol):
     """An observer of an experiment's progress."""
 
     def begin(self, total: int, done: int, processes: int) -> None:
-        """Called before cells run: `done` of `total` cells have already ended."""
+        """Called before cells run; `done` of `total` cells have results from earlier calls."""
 
     def started(self, cell: Cell) -> None:
         """Called when `cell` starts."""
 
     def ended(self, cell: Cell, result: Result) -> None:
-        """Called when `cell` ended with `result`."""
+        """Called when `cell` has ended with `result`."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,12 @@ class Experiment:
     """The state of a grid after a call of `run_grid`.
 
     Attributes:
-      files: the tables of the grid, or those of its tuning if the tuning is incomplete.
-      counts: number of cells by status, and of all cells under "cells"; "waiting" cells have no
-        result yet.
-      joint: the joint guarantee for each population, from the ledgers, cells of the tuning
-        included.
+      files: the paths of the grid's tables, or of its tuning's tables while the tuning is
+        incomplete.
+      counts: number of cells by status, and of all cells under "cells"; cells without a result
+        count as "waiting".
+      joint: the joint guarantee for each population, from the ledgers of all cells, including those
+        of the tuning.
     """
 
     files: Files
@@ -79,17 +80,17 @@ class Experiment:
 def run_grid(
     files: Files, grid: Grid, processes: int, retry: bool, observer: CellObserver
 ) -> Experiment:
-    """Runs the remaining cells of `grid` and writes its tables, even if it is interrupted.
+    """Runs the cells of `grid` that have no result, and writes the tables, even if interrupted.
 
     Args:
-      files: the tables of the grid.
+      files: the paths of the grid's tables.
       grid: the grid.
-      processes: the number of processes.
-      retry: whether cells that failed or were refused are repeated.
+      processes: the number of worker processes.
+      retry: whether cells that failed or were refused are run again.
       observer: receives the progress.
 
     Returns:
-      The cells and their progress.
+      The state of the grid after this call.
 
     Raises:
       Refused: if another process runs this grid, no cell can be run, the machine has a problem
@@ -115,7 +116,7 @@ def run_grid(
 
 
 def _joint(files: Files, cells: Sequence[Cell]) -> tuple[Joint, ...]:
-    """Returns the joint guarantees of `cells` from their ledgers, whatever the cells' results."""
+    """Returns joint guarantees from the ledgers of `cells`, even those without a result."""
     charges = (charge for cell in cells for charge in charged(cell, folder_of(files, cell)))
     return joints(charges, uncounted(cells_folder(files), {cell.name for cell in cells}))
 
@@ -130,10 +131,13 @@ def _complete(
     check: Callable[[Result], None] = lambda result: None,
     joint_guarantees: Callable[[], Sequence[Joint]] = tuple,
 ) -> dict[str, Result | None]:
-    """Runs the remaining cells and writes tables, even if interrupted; returns results by cell.
+    """Runs the cells without a result and writes tables, even if interrupted.
 
-    `check` receives each result as soon as it is known, and may raise `Refused`.
-    `joint_guarantees` computes the joint guarantees for the table when it is written.
+    `check` receives each result as soon as it is known, and may raise `Refused`. `joint_guarantees`
+    computes the joint guarantees for the table when it is written.
+
+    Returns:
+      The result of each cell, by the cell's name; None for a cell without a result.
     """
     results = {cell.name: result_of(files, cell, retry) for cell in cells}
     todo = {cell.name: cell for cell in cells if results[cell.name] is None}
@@ -160,7 +164,9 @@ def _complete(
 def _run(
     files: Files, todo: dict[str, Cell], processes: int, retry: bool, observer: CellObserver
 ) -> Iterator[tuple[Cell, Result]]:
-    """Runs the cells `todo` in `processes` processes; yields each with its result as it ends."""
+    """Runs the cells `todo` in `processes` processes; yields each cell with its result when it
+    ends.
+    """
     jobs = [
         Job(name, cell.config.values(), str(folder_of(files, cell)), retry)
         for name, cell in todo.items()
@@ -194,7 +200,9 @@ def _counts(cells: Sequence[Cell], results: Mapping[str, Result | None]) -> dict
 
 
 def _alone(files: Files) -> contextlib.AbstractContextManager[None]:
-    """Returns a context that locks the folder of cells. Raises `Refused` if it was locked."""
+    """Returns a context that locks the folder of cells. Raises `Refused` if another process has
+    locked it.
+    """
     taken = Refused(
         f"the cells of {files.folder} are being run by another process; wait for that process to "
         "end"

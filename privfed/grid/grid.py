@@ -13,35 +13,37 @@ from privfed.core.parts import Part
 from privfed.grid.pictures.figures import Figure
 
 Values = Mapping[str, Any]
-"""One value for each of some keys."""
+"""One value for each of some keys of the run file, by key."""
 METHOD, AT_EDGE = "method", "at_edge"
 
 
 class Method(Part):
-    """A named set of keys of the run file, to be compared with other methods."""
+    """A named group of settings of the run file, to be compared with other such groups."""
 
     name: str = Field(min_length=1)
     """The method's name in tables and figures."""
     set: dict[str, Any] = {}
-    """The method's keys of the run file."""
+    """Keys of the run file and their values under this method."""
     tune: dict[str, list[Any]] = {}
-    """Options of keys to tune for this method only; they replace those of `tune.over` by key."""
+    """Further options, by key, for the tuning of this method only. For a key that is also in
+    `tune.over`, these options replace those."""
 
 
 class Tuning(Part):
-    """The tuning of keys before the grid's seeds are run, by the best mean metric on other seeds.
+    """A choice of values for some keys, by the best mean metric of runs with seeds of their own.
 
-    Without `by`, the metric is the first measure of the cell's loss, in the loss's direction.
+    The grid's seeds are run afterwards, with the chosen values. Without `by`, the metric is the
+    first metric of the cell's loss, and the loss states whether lower values are better.
     """
 
     over: dict[str, list[Any]] = {}
-    """The values to choose from, by key; every combination is tried."""
+    """The options to choose from, by key; every combination is run."""
     seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field([1000], min_length=1)
-    """The seeds for the choice; none may be one of the grid's seeds."""
+    """The seeds of the runs to choose from; none may be one of the grid's seeds."""
     by: str = ""
-    """The metric of the choice; empty: the first measure of the loss."""
+    """The metric to choose by; empty: the first metric of the loss."""
     lower_is_better: bool | None = None
-    """Whether lower values are better; by default as the metric defines it."""
+    """Whether lower values are better; None: as the metric defines it."""
     private: bool = False
     """Whether to choose privately: a secret, random number of runs is trained, only the best is
     released (`privfed.grid.private_tuning`), and `privacy.epsilon` covers the choice."""
@@ -58,28 +60,29 @@ class Grid(Part):
     base: str = ""
     """A run file in the same folder; empty: the default run."""
     method: list[Method] = []
-    """Named sets of keys, which are compared with each other."""
+    """Named groups of settings, which are compared with each other."""
     tune: Tuning | None = None
-    """The keys that are chosen for every cell before its seeds are run."""
+    """The choice of values for some keys before the grid's seeds are run; None: no tuning."""
     seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field([0], min_length=1)
-    """The seeds of every cell."""
+    """The seeds; every combination of values is run with each."""
     grid: dict[str, list[Any]] = {}
-    """Values by key of the run file, as "privacy.epsilon"; every combination is a cell."""
+    """The values to vary, by key of the run file, such as "privacy.epsilon"; every combination is
+    run."""
     exclude: list[dict[str, Any]] = []
-    """Cells that are left out: those with all of the given values; a list means any of its
-    values."""
+    """Combinations that are left out: each entry excludes those that have all of its values; a list
+    permits any value in it."""
     figure: list[Figure] = []
     """The figures to draw."""
 
     @property
     def axes(self) -> dict[str, list[Any]]:
-        """The varied values by key: those in `grid` and, if there are methods, their names."""
+        """The varied keys with their values: those in `grid`, and "method" if there are methods."""
         methods = {METHOD: [method.name for method in self.method]} if self.method else {}
         return {**methods, **self.grid}
 
     @property
     def keys(self) -> list[str]:
-        """The keys of `axes`."""
+        """The varied keys, those of `axes`."""
         return list(self.axes)
 
     @property
@@ -96,16 +99,18 @@ class Grid(Part):
 
     @property
     def columns(self) -> list[str]:
-        """The key columns of the table: varied keys, tuned keys, and "at_edge"."""
+        """The key columns of the grid's tables: varied and tuned keys; if it tunes, "at_edge"."""
         return [*self.keys, *self.tuned_keys, *([AT_EDGE] if self.tune else [])]
 
     def settings(self, values: Values) -> Values:
-        """Returns `values` as keys of a run file: a method's name is replaced by its keys."""
+        """Returns `values` as keys of a run file: "method" is replaced by the settings of that
+        method.
+        """
         bundle = next((m.set for m in self.method if m.name == values.get(METHOD)), {})
         return {**bundle, **{key: value for key, value in values.items() if key != METHOD}}
 
     def options(self, values: Values) -> dict[str, list[Any]]:
-        """Returns the options of each tuned key for the cell `values`."""
+        """Returns the options of each tuned key for a combination `values` of the varied keys."""
         of_method = next((m.tune for m in self.method if m.name == values.get(METHOD)), {})
         return {**self.tune.over, **of_method} if self.tune else {}
 
@@ -114,18 +119,20 @@ class Grid(Part):
         return key_combinations(self.axes)
 
     def excludes(self, values: Values) -> bool:
-        """Whether an exclusion of the grid matches the cell `values`."""
+        """Whether an exclusion of the grid matches the combination `values`."""
         return any(matches(values, exclusion) for exclusion in self.exclude)
 
 
 def key_combinations(lists: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    """Yields every combination of one value of each list; the last key varies fastest."""
+    """Yields every combination that takes one value from each list; the last key varies fastest."""
     for choice in itertools.product(*lists.values()):
         yield dict(zip(lists, choice, strict=True))
 
 
 def matches(values: Values, exclusion: Values) -> bool:
-    """Whether `values` have the values in `exclusion`; a list there permits any value in it."""
+    """Whether `values` has the values in `exclusion`; a list in `exclusion` permits any value in
+    it.
+    """
     return all(
         values[key] in excluded if isinstance(excluded, list) else values[key] == excluded
         for key, excluded in exclusion.items()

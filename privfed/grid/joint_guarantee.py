@@ -1,8 +1,9 @@
 """The joint guarantee of cells over the same population.
 
-The results of a grid release something about every run, including the runs of its tuning, from
-which the choice was computed. The charges of all runs over one population are therefore composed:
-the occurrences of each distinct event are counted over all cells, and accounted for together.
+The results of a grid release something about every run, including the runs of its tuning, because
+the chosen values are computed from them. The charges of all runs over one population are therefore
+composed: the occurrences of each distinct event are counted over all cells, and accounted for
+together.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from privfed.plan.prior_spending import Prior, Priors
 
 
 def composition(charges: Sequence[CellCharges]) -> Priors:
-    """Returns the runs to compose, each once: those of `charges`, and the earlier ones they count.
+    """Returns the runs to compose, each once: those of `charges`, and the earlier runs they
+    include.
 
-    The actual charges of every run count, whether or not tuning chooses the run. For the planned
-    charges of a cell, the largest number of each event counts, over the runs that tuning may
-    choose.
+    The actual charges of every run are included, whether or not tuning chooses the run. Of a cell's
+    planned runs, tuning will choose one; the largest number of each event over these runs is
+    included.
     """
     ahead = [reduce(_either, left.values()) for left in remaining_charges(charges).values()]
     earlier = {
@@ -43,7 +45,7 @@ def composition(charges: Sequence[CellCharges]) -> Priors:
 
 
 def _spent(charges: Sequence[CellCharges]) -> dict[str, Prior]:
-    """Returns every charged run, by the key of its charges."""
+    """Returns every run with actual charges, by its key."""
     runs: dict[str, Prior] = {}
     for entry in charges:
         if not entry.planned:
@@ -52,7 +54,10 @@ def _spent(charges: Sequence[CellCharges]) -> dict[str, Prior]:
 
 
 def remaining_charges(charges: Sequence[CellCharges]) -> dict[str, dict[str, Prior]]:
-    """Returns the planned charges by cell and run; only one run of each cell will be chosen."""
+    """Returns the planned charges that are not yet made, by name of the cell and key of the run.
+
+    Of the runs of one cell, tuning will choose one.
+    """
     spent = _spent(charges)
     left: dict[str, dict[str, Prior]] = {}
     for entry in charges:
@@ -63,7 +68,7 @@ def remaining_charges(charges: Sequence[CellCharges]) -> dict[str, dict[str, Pri
 
 
 def _rest(end: Prior, spent: Prior | None) -> Prior:
-    """Returns the charges of `end` that exceed those of `spent`."""
+    """Returns the run `end` with only those charges that exceed the charges of `spent`."""
     if spent is None:
         return end
     rest = Counter(end.spending) - Counter(spent.spending)
@@ -73,7 +78,7 @@ def _rest(end: Prior, spent: Prior | None) -> Prior:
 
 
 def _either(left: Prior, right: Prior) -> Prior:
-    """Returns a run with the larger count of each event, and with the lineages of both runs."""
+    """Returns the run `left` with the larger count of each event, and with the lineages of both."""
     return replace(
         left,
         spending=_most(left.spending, right.spending),
@@ -83,12 +88,14 @@ def _either(left: Prior, right: Prior) -> Prior:
 
 
 def _most(left: Spending, right: Spending) -> Spending:
-    """Returns the larger count of each event."""
+    """Returns the larger of the two counts of each event."""
     return Counter[Event](left) | Counter[Event](right)
 
 
 def _most_examples(left: Spending | None, right: Spending | None) -> Spending | None:
-    """Returns `_most` of charges for silos' examples; None if a run has no such guarantee."""
+    """Returns `_most` of the charges for single examples; None if a run has no guarantee for
+    examples.
+    """
     return None if left is None or right is None else _most(left, right)
 
 
@@ -96,9 +103,9 @@ NOT_CHOSEN = (
     "the ε of a single cell does not cover the choice of the best among these: state the joint ε, "
     "or choose with tune.private = true"
 )
-"""A note on cells over real data, among which a reader may choose the best."""
+"""The note on several cells over real data."""
 _UNIT = "unit (client column)"
-"""The name of the term that differs if cells divide the same data into different clients."""
+"""Name of the term in which groups differ if cells divide the same data into different clients."""
 _MEANING = {
     "unit": "unit",
     "relation": "adjacency relation",
@@ -106,14 +113,14 @@ _MEANING = {
     "delta": "δ",
     **ASSUMED,
 }
-"""Names of the terms of an epsilon by key; runs that differ in a term are not composed."""
+"""Names of the terms that define an epsilon, by key; runs that differ in one are not composed."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """A guarantee, `bound`, that covers all runs of `cells` together.
+    """Cells with equal terms, and the guarantee `bound` that covers all their runs together.
 
-    The guarantee covers these runs together with the earlier runs that they count.
+    The guarantee includes the earlier runs that these runs include.
     """
 
     cells: frozenset[str]
@@ -129,18 +136,19 @@ class Joint:
     """The joint guarantee of the cells over one population.
 
     Attributes:
-      identity: identifies the population, or several populations if cells divide the same data into
+      identity: identifier of the population; several identifiers if cells divide the same data into
         different clients.
-      about: describes the population.
+      about: description of the population.
       cells: names of the cells.
-      groups: the guarantees of cells with equal terms; no epsilon covers two groups.
+      groups: groups of cells with equal terms, each with a guarantee; no epsilon covers two groups.
       differ: names of the terms in which groups differ.
       void: reasons why some cells have no guarantee. Then all cells together have no guarantee, and
         `groups` covers only the other cells.
-      examples: the guarantee for one example of a silo, if all cells use DP-SGD.
-      nominal: whether some of the cells are simulations.
+      examples: the guarantee for one example of a client (silo); None unless all cells use DP-SGD
+        in clients.
+      nominal: whether some of the cells are simulations, whose epsilon is nominal.
       at_most: whether the choice of a tuning is still open, so epsilon is an upper bound.
-      notes: limits of the guarantee for readers.
+      notes: sentences on the limits of the guarantee.
     """
 
     identity: str
@@ -156,7 +164,9 @@ class Joint:
 
     @property
     def epsilon(self) -> float | None:
-        """The ε over all cells: infinite if a cell has no guarantee, None for several groups."""
+        """The ε over all cells: infinite if a cell has no guarantee, else None if there are several
+        groups.
+        """
         if self.void:
             return math.inf
         return self.groups[0].bound.epsilon if len(self.groups) == 1 else None
@@ -178,7 +188,9 @@ class Joint:
         }
 
     def columns(self, cell: str) -> Mapping[str, Any]:
-        """Returns the columns of a table on the joint guarantee of the group of `cell`."""
+        """Returns a table's columns about the joint guarantee: of the group of `cell`, or if some
+        cell has no guarantee, of all cells.
+        """
         apart = f"these cells differ in {', '.join(self.differ)}" if self.differ else ""
         group = next((group for group in self.groups if cell in group.cells), None)
         epsilon = math.inf if self.void or group is None else group.bound.epsilon
@@ -195,14 +207,15 @@ def joints(charges: Iterable[CellCharges], uncounted: Mapping[str, int]) -> tupl
 
     Args:
       charges: the charges of the cells.
-      uncounted: by population, the number of runs in the folder that belong to none of the cells.
+      uncounted: by identifier of the population, the number of runs in the folder of cells that
+        belong to none of the cells.
     """
     released = [entry for entry in charges if entry.run.spending or entry.unread]
     return tuple(_joint(population, uncounted) for population in _populations(released))
 
 
 def _populations(charges: Sequence[CellCharges]) -> list[list[CellCharges]]:
-    """Returns `charges` in groups by population; populations that may be the same are merged."""
+    """Returns `charges` by population; populations with a common source of data are merged."""
     names: dict[str, set[str]] = {}
     for entry in charges:
         names.setdefault(entry.population, {entry.population}).update(entry.sources)
@@ -251,7 +264,7 @@ def _joint(charges: Sequence[CellCharges], uncounted: Mapping[str, int]) -> Join
 
 
 def _void_reasons(charges: Sequence[CellCharges], cells: frozenset[str]) -> Iterator[str]:
-    """Yields the reasons why some of the cells have no guarantee, with the number of cells."""
+    """Yields the reasons why some of the cells have no guarantee, each with the number of cells."""
     reasons: dict[str, set[str]] = {}
     for entry in charges:
         if entry.void is not None:
@@ -265,9 +278,10 @@ def _share(part: Collection[str], cells: Collection[str]) -> str:
 
 
 def _group(charges: Sequence[CellCharges]) -> Group:
-    """Returns the guarantee of cells with equal terms.
+    """Returns the group of cells with equal terms, with their guarantee.
 
-    The accountant is that of the cells, or "tightest" if their accountants differ.
+    The accountant is that of the cells, or "tightest" if their accountants differ. Epsilon is
+    infinite if earlier runs cannot be composed.
     """
     terms = charges[0].terms
     accountants = {entry.terms.get("accountant") for entry in charges}
@@ -284,7 +298,9 @@ def _group(charges: Sequence[CellCharges]) -> Group:
 
 
 def _examples(charges: Sequence[CellCharges]) -> Guarantee | None:
-    """Returns the guarantee for one example of a silo; None unless every cell uses DP-SGD."""
+    """Returns the guarantee for one example of a client; None unless every cell uses DP-SGD in
+    clients.
+    """
     deltas = [entry.terms["examples"]["delta"] for entry in charges if entry.terms.get("examples")]
     hidden = any(entry.unread or entry.terms.get("guarantee") for entry in charges)
     if hidden or len(deltas) < len(charges):
@@ -294,7 +310,7 @@ def _examples(charges: Sequence[CellCharges]) -> Guarantee | None:
 
 
 def _undecided(charges: Sequence[CellCharges]) -> bool:
-    """Whether a cell's planned run is still one of several with different charges."""
+    """Whether some cell's run is still to be chosen by tuning, from runs with different charges."""
     left = remaining_charges(charges)
     ended = {
         entry.cell
@@ -308,7 +324,9 @@ def _undecided(charges: Sequence[CellCharges]) -> bool:
 
 
 def _notes(charges: Sequence[CellCharges], uncounted: int) -> Iterator[str]:
-    """Yields notes on the limits of the guarantee, and on `uncounted` runs in the folder."""
+    """Yields notes on the limits of the guarantee, and on the number `uncounted` of other runs in
+    the folder.
+    """
     cells = {entry.cell for entry in charges}
     dp = {entry.cell for entry in charges if entry.terms.get("examples")}
     if dp and dp != cells:

@@ -1,4 +1,4 @@
-"""Reads and checks grid files, and completes their figures with default metrics."""
+"""Reads and checks grid files, and fills in the metrics that their figures leave out."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ def _refuse_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
 
 
 def _refuse_private_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
-    """Raises `Refused` if a grid with a private choice would release more than one run."""
+    """Raises `Refused` if a grid with private tuning would release more than one run, or has
+    another number of seeds than one.
+    """
     other_keys = {
         "[grid]": grid.grid, "[[method]]": grid.method, "[[exclude]]": grid.exclude,
         "[[figure]]": grid.figure,
@@ -142,7 +144,8 @@ def load_grid(path: Path) -> Grid:
       path: the grid file.
 
     Returns:
-      The grid, with the metrics and directions that its figures leave out.
+      The grid; metrics that its figures leave out, and whether lower values are better, are filled
+      in.
 
     Raises:
       Refused: with every unknown or malformed key, or with the first contradiction between keys.
@@ -159,7 +162,7 @@ def load_grid(path: Path) -> Grid:
 
 
 def _with_measures(path: Path, grid: Grid) -> Grid:
-    """Returns `grid` with the metric and direction of its figures.
+    """Returns `grid` with the metric of each figure, and whether lower values are better.
 
     Raises `Refused` if the cells' losses differ in their first metric and the grid names none.
     """
@@ -178,7 +181,7 @@ def _with_measures(path: Path, grid: Grid) -> Grid:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether there is a file at `path`; False for a path that the system refuses."""
+    """Whether there is a file at `path`; False if the operating system rejects the path."""
     try:
         return path.exists()
     except OSError:

@@ -1,4 +1,4 @@
-"""The joint guarantee of a grid's cells before they run, and the cells that will not run."""
+"""Computes the joint guarantee of a grid before its cells run, and which cells will not run."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ _FINAL = (DONE, REFUSED)
 def cells_after_tuning(
     files: Files, grid: Grid, tried: Sequence[Cell], results: Mapping[str, Result | None]
 ) -> list[Cell] | None:
-    """Returns the cells of a tuned grid with the chosen values.
+    """Returns the cells that are run after tuning: those of the grid, with the chosen values.
 
     Returns None until every run of the tuning is done or refused.
 
     Args:
-      files: the tables of the grid.
+      files: the paths of the grid's tables.
       grid: the grid.
-      tried: the cells of the tuning.
-      results: their results, by name.
+      tried: the cells from which tuning chooses.
+      results: results of the cells `tried`, by name; None for a cell without a result.
     """
     if any(result is None or result["status"] not in _FINAL for result in results.values()):
         return None
@@ -55,15 +55,16 @@ def cells_after_tuning(
 def best_options(
     grid: Grid, tried: Sequence[Cell], results: Mapping[str, Result | None], values: Values
 ) -> Values | str:
-    """Returns the values of tuned keys with the best mean metric, or why there are none.
+    """Returns the values of the tuned keys with the best mean metric, or as text why there are
+    none.
 
     The mean is over seeds; a run without the metric counts as infinitely bad.
 
     Args:
       grid: the grid.
-      tried: the cells of the tuning.
-      results: their results, by name.
-      values: the values of the cell to tune.
+      tried: the cells from which tuning chooses.
+      results: results of the cells `tried`, by name.
+      values: the combination of the varied keys' values for which to choose.
     """
     assert grid.tune is not None
     candidates = [cell for cell in tried if all(cell.values[k] == v for k, v in values.items())]
@@ -89,7 +90,10 @@ def best_options(
 
 
 def refuse_unmeasured(by: str, result: Result) -> None:
-    """Raises `Refused` if a completed run has no metric `by`."""
+    """Raises `Refused` if `result` is that of a completed run without the metric `by`.
+
+    An empty `by` permits any run.
+    """
     if not by or result["status"] != DONE:
         return
     measures = measures_in(result["outcome"])
@@ -100,19 +104,19 @@ def refuse_unmeasured(by: str, result: Result) -> None:
 
 
 _SAMPLED = 6
-"""Number of cells whose time is measured for an estimate."""
+"""Number of cells whose time is estimated, from which that of the grid follows."""
 _OVERHEAD = 0.5
-"""Seconds of a cell in addition to training: loading, calibration, the ledger."""
+"""Seconds that a cell takes in addition to training: loading, calibration, the ledger."""
 
 
 def estimate(path: Path, planned: Sequence[Cell], grid: Grid, processes: int) -> str:
-    """Returns a sentence with the estimated time of a grid, and writes nothing.
+    """Returns a sentence with the estimated run time of a grid. Writes nothing.
 
     Args:
       path: the grid file.
-      planned: the cells; some of them, evenly spaced, are measured.
+      planned: the cells to run; the time of some of them, evenly spaced, is estimated.
       grid: the grid.
-      processes: the number of processes.
+      processes: the number of worker processes.
     """
     runnable = [cell for cell in planned if cell.config is not None]
     step = max(len(runnable) // _SAMPLED, 1)
@@ -142,11 +146,11 @@ def estimate(path: Path, planned: Sequence[Cell], grid: Grid, processes: int) ->
 
 @dataclass(frozen=True)
 class Outlook:
-    """The joint guarantees of a grid if each planned cell is completed.
+    """The joint guarantees of a grid under the assumption that each planned cell is completed.
 
     Attributes:
       joint: the joint guarantee for each population.
-      excluded: the reasons why cells will not run, by name of the cell.
+      excluded: for each cell that will not run, the reason, by the cell's name.
     """
 
     joint: tuple[Joint, ...]
@@ -162,15 +166,15 @@ class Outlook:
 def outlook(files: Files, grid: Grid, cells: Sequence[Cell], retry: bool) -> Outlook:
     """Computes the joint guarantees of `cells` and, if the grid tunes, of the cells run afterwards.
 
-    A planned cell counts with all its rounds, and a completed cell with its actual charges. Before
-    tuning has chosen the values of a cell, the actual charges of all its options count; of their
-    planned charges, the largest number of each event over the options counts.
+    A planned cell is charged with all its rounds, and a completed cell with its actual charges.
+    Before tuning has chosen the values for a combination, the actual charges of all options are
+    included; of their planned charges, the largest number of each event over the options.
 
     Args:
-      files: the tables of the grid.
-      grid: the grid.
-      cells: its cells; if the grid tunes, the cells from which tuning chooses.
-      retry: whether cells that failed or were refused are repeated.
+      files: the paths of the grid's tables.
+      grid: the content of the grid file.
+      cells: the cells of the grid; if it tunes, those from which tuning chooses.
+      retry: whether cells that failed or were refused are run again.
     """
     excluded: dict[str, str] = {}
     charges: list[CellCharges] = []

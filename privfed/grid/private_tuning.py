@@ -2,9 +2,9 @@
 
 ```text
 charge     one line in GRID/tuning.jsonl, durable, before anything is drawn
-draw       the number of candidates and each one's combination    candidates.py
+draw       the number of candidates and each one's combination
 train      each of them under GRID/private/ (0700), in any order, resumed after a crash
-release    GRID/best: the run with the best score, and nothing of the others    release.py
+release    GRID/best: the run with the best score, and nothing of the others
 ```
 
 A candidate that fails has the worst score and is never trained again, since repeating it until it
@@ -59,14 +59,16 @@ _WORD = 64
 
 @dataclass(frozen=True)
 class Candidate:
-    """A candidate run: its combination, and the name of its folder under private/candidates/."""
+    """A run among which private tuning chooses: its cell, and the name of its folder under
+    private/candidates/.
+    """
 
     cell: Cell
     folder: str
 
 
 def candidates(proposal: Proposal, key: bytes | None) -> list[Candidate]:
-    """Draws the number of candidates and their combinations.
+    """Draws the number of candidates, and a combination of `tune.over` for each.
 
     Args:
       proposal: the accepted tuning.
@@ -87,7 +89,7 @@ def candidates(proposal: Proposal, key: bytes | None) -> list[Candidate]:
 
 
 def _whole_number(keys: Keys, bits: int) -> int:
-    """Returns a uniform random integer of `bits` bits, a multiple of 64."""
+    """Returns a uniform random integer of `bits` bits; `bits` is a multiple of 64."""
     words = keys.bits(bits // _WORD)
     return sum(int(word) << (_WORD * place) for place, word in enumerate(words))
 
@@ -100,7 +102,7 @@ def release(run: Path, to: Path, by_way_of: Path) -> None:
     Args:
       run: the directory of the run.
       to: the new directory.
-      by_way_of: a temporary path on the same file system; anything there is removed.
+      by_way_of: a temporary path on the same file system; anything at that path is removed.
     """
     shutil.rmtree(by_way_of, ignore_errors=True)
     _copy(run, by_way_of)
@@ -125,7 +127,7 @@ def _copy(folder: Path, to: Path) -> None:
 
 @dataclass(frozen=True)
 class Redirected:
-    """Calls `run_cell` with standard output and standard error appended to the file `log`."""
+    """A function that calls `run_cell`, with standard output and error appended to `log`."""
 
     log: Path
 
@@ -156,7 +158,11 @@ def _into(log: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A completed tuning: the released run at `path`, its results, and the choice's guarantee."""
+    """A completed private tuning.
+
+    The best run is released in the directory `path`, and `outcome` is its summary. `guarantee` is
+    that of the choice, whose charge is in the file `ledger`.
+    """
 
     path: Path
     ledger: Path
@@ -181,12 +187,12 @@ class Tuned:
 
 
 def tune(files: Files, proposal: Proposal, processes: int) -> Tuned:
-    """Charges the tuning, draws and trains the remaining candidates, and releases the best.
+    """Charges the tuning, draws candidates, trains those without a result, and releases the best.
 
     Args:
-      files: the tables of the grid.
+      files: the paths of the grid's tables, in the folder of the tuning.
       proposal: the accepted tuning.
-      processes: the number of processes.
+      processes: the number of worker processes.
 
     Returns:
       The released run and its guarantee.
@@ -247,7 +253,7 @@ def _result(folder: Path) -> Result | None:
 
 
 def _ended(event: Ended[Job], log: Path) -> Result:
-    """Returns the result of a candidate that was not interrupted.
+    """Returns the result of the candidate whose job ended.
 
     Raises `Refused` if the candidate was interrupted. The reason, which may reveal the candidate,
     is only written to `log`.

@@ -1,4 +1,4 @@
-"""Executes jobs in worker processes; if a process dies, only its current job is lost."""
+"""Executes jobs in worker processes; if a process dies, only the job that it ran is lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True)
 class WorkerDied:
-    """The result of a job whose worker ended before the job did."""
+    """The result of a job whose worker process ended before the job did; `exit_code` is the
+    process's.
+    """
 
     exit_code: int | None
 
@@ -66,7 +68,9 @@ def _without_main() -> Iterator[None]:
 
 
 class _Worker(Generic[Job]):
-    """One worker process, started at its first job, and again after it died."""
+    """One worker process at a time: started at its first job, and replaced at the next job if it
+    died.
+    """
 
     def __init__(self, do: Callable[[Job], Any]) -> None:
         self._do = do
@@ -92,7 +96,7 @@ class _Worker(Generic[Job]):
             self._open_pipe().send(job)
 
     def take(self) -> Ended[Job]:
-        """Returns the end of the current job; called once the pipe is ready."""
+        """Returns the end of the current job; call it only when `pipe` has data or is closed."""
         assert self.job is not None
         job, self.job = self.job, None
         try:
@@ -101,7 +105,11 @@ class _Worker(Generic[Job]):
             return Ended(job, WorkerDied(self.stop(patience=5.0)))
 
     def stop(self, patience: float = 0.0) -> int | None:
-        """Ends the process; returns its exit code if it ends within `patience` seconds."""
+        """Kills the process, after waiting up to `patience` seconds for it to end.
+
+        Returns:
+          Its exit code if it ended within that time, else None.
+        """
         if self._process is None:
             return None
         self._process.join(timeout=patience)
@@ -120,15 +128,16 @@ class _Worker(Generic[Job]):
 def work(
     do: Callable[[Job], Any], jobs: Iterable[Job], count: int
 ) -> Iterator[Started[Job] | Ended[Job]]:
-    """Runs jobs in several processes; yields when each job starts and ends.
+    """Runs jobs in several worker processes, and yields an event when a job starts and when it
+    ends.
 
     Jobs are started in order. If the caller stops iterating (an exception, an interrupt), all
-    processes are ended at once; if the caller is killed, they end themselves.
+    worker processes are killed at once; if the caller is killed, they end themselves.
 
     Args:
-      do: an importable function with picklable arguments and results.
-      jobs: the arguments.
-      count: the number of processes.
+      do: an importable function of one job; jobs and results must be picklable.
+      jobs: the jobs.
+      count: the number of worker processes.
     """
     waiting = iter(jobs)
     workers = [_Worker(do) for _ in range(count)]

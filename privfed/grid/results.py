@@ -1,4 +1,4 @@
-"""Converts the results of a grid to rows of tables: a row per cell and seed, or per round."""
+"""Converts results of a grid to rows of tables: one per run, or per evaluated round of a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TERMS = (
     "uncovered",
 )  # fmt: skip
 JOINT = ("joint_epsilon", "joint_cells", "joint_note")
-"""Columns of the joint guarantee over one population (`privfed.grid.joint_guarantee`)."""
+"""Table columns about the joint guarantee over one population (`privfed.grid.joint_guarantee`)."""
 _STATUS = ("seed", "status", "reason")
 _BOOKS = ("seconds", "version", "cell")
 _NO_MEASURE = {
@@ -51,33 +51,35 @@ _NO_MEASURE = {
 
 @dataclass(frozen=True)
 class Files:
-    """The paths of the tables of the grid file `grid`, in `folder`, named after the grid file."""
+    """The paths of a grid's tables: files in `folder`, named after the grid file `grid`."""
 
     grid: Path
     folder: Path
 
     def named(self, ending: str) -> Path:
-        """Returns the path of the file of this grid whose name ends in `ending`."""
+        """Returns the path of the file in `folder` whose name is that of the grid and then
+        `ending`.
+        """
         return self.folder / f"{self.grid.stem}{ending}"
 
     @property
     def tuning(self) -> Files:
-        """The paths of the tables of the grid's tuning."""
+        """The paths of the tables of the grid's tuning runs."""
         return Files(self.grid.with_name(f"{self.grid.stem}.tuning.toml"), self.folder)
 
     @property
     def table(self) -> Path:
-        """The path of the table with a row per cell and seed."""
+        """The path of the table with a row per run (combination of varied values, and seed)."""
         return self.named(".csv")
 
     @property
     def rounds(self) -> Path:
-        """The path of the table with a row per cell, seed and evaluated round."""
+        """The path of the table with a row per run and evaluated round."""
         return self.named(".rounds.csv")
 
     @property
     def summary(self) -> Path:
-        """The path of the table with a row per cell, over its seeds."""
+        """The path of the table with a row per combination of varied values, over its seeds."""
         return self.named(".summary.csv")
 
 
@@ -88,13 +90,13 @@ def row(
     result: Mapping[str, Any],
     joint: Mapping[str, Any],
 ) -> Row:
-    """Returns one row of the table: varied keys, seed, status, metrics, and the terms of epsilon.
+    """Returns the row of one run: varied keys, seed, status, metrics, and the terms of its epsilon.
 
     Args:
-      values: the varied keys.
-      seed: the seed.
-      cell: the name of the cell.
-      result: its result.
+      values: the values of the varied keys.
+      seed: the run's seed.
+      cell: the name of the run's cell.
+      result: the result of the cell.
       joint: the columns of the joint guarantee (`Joint.columns`).
     """
     outcome = result.get("outcome", {})
@@ -117,12 +119,14 @@ def row(
 
 
 def measures_in(outcome: Mapping[str, Any]) -> list[str]:
-    """Returns the keys of a run's outcome that are metrics or other results, such as counts."""
+    """Returns the names in a run's outcome that are metrics or other results, and not facts of the
+    run.
+    """
     return [name for name in outcome if name not in _NO_MEASURE]
 
 
 def round_row(values: Mapping[str, Any], seed: int, cell: str, measured: Mapping[str, Any]) -> Row:
-    """Returns the row of one evaluated round of a cell."""
+    """Returns the row of one evaluated round of a run, with the values in `measured`."""
     return {
         **{key: cell_of(value) for key, value in values.items()},
         "seed": seed,
@@ -132,7 +136,11 @@ def round_row(values: Mapping[str, Any], seed: int, cell: str, measured: Mapping
 
 
 def cell_of(value: Any) -> Any:
-    """Returns a configuration's value as it is written in tables: lists and tables as JSON."""
+    """Returns a configuration's value as it is written in a field of a table.
+
+    Texts, truth values, and numbers are unchanged; lists, sections, and integers beyond 64 bits
+    become JSON.
+    """
     if isinstance(value, bool | str | float):
         return value
     if isinstance(value, int) and abs(value) < 2**63:
@@ -141,7 +149,7 @@ def cell_of(value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """Returns `value`, or infinity for the text "inf", as JSON files contain it."""
+    """Returns `value`, but infinity for the text "inf", by which JSON files denote it."""
     return math.inf if value == "inf" else value
 
 
@@ -152,17 +160,18 @@ def number_or_none(value: Any) -> float | None:
 
 
 def measures_of(keys: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """Returns the columns of `rows` as `measures_in` selects them; `keys` are the key columns."""
+    """Returns the columns of `rows` that are results, such as metrics, and not in `keys`."""
     names = dict.fromkeys(name for row in rows for name in row)
     others = {*keys, *_STATUS, *_FACTS, *JOINT, *_BOOKS}
     return [n for n in names if n not in others and not n.startswith("epsilon_")]
 
 
 def ordered_columns(keys: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """Returns the columns of a table in order.
+    """Returns the columns of `rows` in the order in which tables have them.
 
-    The order is: keys, status, metrics, facts of the run, bounds by accountant, joint guarantee,
-    and seconds, version and cell. Keys are always included, other columns if any row has them.
+    The order is: keys, seed and status, metrics, facts of the run, epsilon by accountant, joint
+    guarantee, and seconds, version and cell. The columns `keys` are always included, other columns
+    if any row has them.
     """
     names = dict.fromkeys(name for row in rows for name in row)
     bounds = [name for name in names if name.startswith("epsilon_")]

@@ -1,4 +1,4 @@
-"""Writes a grid's tables: of its runs, of evaluated rounds, and of its cells over their seeds.
+"""Writes a grid's tables: of its runs, of their evaluated rounds, and of means over seeds.
 
 All figures are drawn from these tables alone, without the run directories. If a grid names no
 metric, figures and tuning use the first metric of the loss. A loss declares the name of its first
@@ -46,26 +46,28 @@ if TYPE_CHECKING:
 
 
 Losses = Sequence[tuple[Mapping[str, Any], Loss]]
-"""Pairs of a cell's values, in the form that tables have, and the cell's loss."""
+"""Pairs of a cell's values, as they are written in tables, and the cell's loss."""
 
 
 def less_is_better(loss: Loss, measure: str) -> bool:
-    """Whether lower values of `measure` are better.
+    """Whether lower values of the metric `measure` are better.
 
-    The loss declares this for its first metric, and so for columns derived from that metric.
+    The loss declares this for its first metric, and for columns derived from it (their names begin
+    with its name).
     """
     return loss.lower_is_better if measure.startswith(loss.measure) else measure.endswith("loss")
 
 
 def figure_with_measure(figure: Figure, losses: Losses) -> Figure:
-    """Returns `figure` with the metric and the direction that it leaves out.
+    """Returns `figure`, completed by its metric, and whether lower values are better.
 
     Args:
       figure: the figure.
-      losses: the values and the losses of all cells.
+      losses: the values and the loss of each cell.
 
     Raises:
-      Refused: if the figure names no metric, and the losses of its cells differ in their first.
+      Refused: if the figure names no metric, and the losses of its cells differ in their first
+        metric.
     """
     losses_shown = [loss for values, loss in losses if holds(values, figure.where)]
     if not losses_shown:
@@ -78,12 +80,12 @@ def figure_with_measure(figure: Figure, losses: Losses) -> Figure:
 
 
 def tuning_measure(by: str, lower_is_better: bool | None, loss: Loss | None) -> tuple[str, bool]:
-    """Returns the tuning metric for a cell, and whether lower values are better.
+    """Returns the metric by which tuning chooses, and whether lower values of it are better.
 
     Args:
       by: the configured metric; "": the first metric of the loss.
-      lower_is_better: the configured direction, if any.
-      loss: the loss of the cell; None if the cell is refused.
+      lower_is_better: the configured direction; None: as the metric defines it.
+      loss: the loss of the cells to choose from; None if all are refused.
     """
     losses = [] if loss is None else [loss]
     measure = by or next((loss.measure for loss in losses), "")
@@ -97,7 +99,7 @@ def _direction(stated: bool | None, losses: Sequence[Loss], measure: str) -> boo
 
 
 def refuse_several_measures(losses: Sequence[Loss]) -> None:
-    """Raises `Refused` if the losses of the options for one cell differ in their first metric."""
+    """Raises `Refused` if the losses of the options for one choice differ in their first metric."""
     _only(losses, "tune.by", "vary the loss in [grid]")
 
 
@@ -116,7 +118,7 @@ def _only(losses: Sequence[Loss], key: str, instead: str) -> str:
 
 
 def summary(keys: Sequence[str], rows: Sequence[Row]) -> list[Row]:
-    """Returns a row per cell, over the cell's completed seeds: mean, standard deviation, range."""
+    """Returns a row per combination of values of `keys`: statistics over its completed seeds."""
     cells: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         cells.setdefault(tuple(row.get(key) for key in keys), []).append(row)
@@ -128,7 +130,7 @@ def summary(keys: Sequence[str], rows: Sequence[Row]) -> list[Row]:
 
 
 def _over_seeds(seeds: Sequence[Row], measures: Sequence[str]) -> Row:
-    """Returns the row of a cell, over its `seeds`."""
+    """Returns the summary's row for one combination of values, from its rows for all seeds."""
     done = [row for row in seeds if row["status"] == DONE]
     line: Row = {"seeds": len(done), "not_done": len(seeds) - len(done)}
     for name in TERMS:
@@ -140,7 +142,7 @@ def _over_seeds(seeds: Sequence[Row], measures: Sequence[str]) -> Row:
 
 
 def _joint_of(seeds: Sequence[Row]) -> Row:
-    """Returns the joint columns of the seed with the largest joint ε; empty if there is none."""
+    """Returns the joint columns of the row with the largest joint ε; empty if no row has any."""
     stated = [row for row in seeds if row.get("joint_epsilon") is not None]
     if not stated:
         return {}
@@ -150,7 +152,7 @@ def _joint_of(seeds: Sequence[Row]) -> Row:
 
 @dataclass(frozen=True)
 class Spread:
-    """The mean of `count` numbers, their standard deviation, minimum and maximum.
+    """The mean of `count` numbers, their standard deviation, minimum `low` and maximum `high`.
 
     The range is given instead of a confidence interval: for two to five seeds, an interval depends
     more on the assumed normal distribution than on the seeds.
@@ -163,7 +165,7 @@ class Spread:
     count: int
 
     def to_row(self, name: str) -> Row:
-        """Returns the columns of the metric `name`; empty for no numbers."""
+        """Returns the columns of the metric `name`, with None for each if there are no numbers."""
         if not self.count:
             return {f"{name}_{part}": None for part in ("mean", "sd", "min", "max")}
         return {
@@ -190,7 +192,10 @@ def spread(numbers: Sequence[float]) -> Spread:
 
 
 def write_tables(files: Files, keys: Sequence[str], rows: list[Row], rounds: list[Row]) -> None:
-    """Writes the table (CSV and Parquet), every evaluated round, and the summary over seeds."""
+    """Writes the table of runs (CSV and Parquet), that of evaluated rounds, and the summary over
+    seeds.
+
+    """
     from pyarrow import csv, parquet
 
     make_folder(files.folder)
@@ -221,10 +226,7 @@ def _table(rows: list[Row], order: Sequence[str] = ()) -> pyarrow.Table:
 
 
 def _one_type(column: list[Any]) -> list[Any]:
-    """Returns `column` with values of one type.
-
-    Integers mixed with floats become floats, and all other mixed types become texts.
-    """
+    """Returns `column` with one type: integers with floats become floats; other mixtures, texts."""
     present = [value for value in column if value is not None]
     numbers = [value for value in present if not isinstance(value, bool | str)]
     if len(numbers) == len(present):
@@ -236,10 +238,10 @@ def _one_type(column: list[Any]) -> list[Any]:
 
 
 def read_table(path: Path, words: Sequence[str] = ()) -> list[Row]:
-    """Returns the rows of a table that `write_tables` wrote.
+    """Returns the rows of a CSV table that `write_tables` wrote.
 
     Args:
-      path: the table (CSV).
+      path: the path of the table.
       words: names of columns that are read as text, even if all values look like numbers.
 
     Raises:
@@ -265,7 +267,7 @@ def read_table(path: Path, words: Sequence[str] = ()) -> list[Row]:
 
 
 _LATE = 100
-"""Number of final rounds; the average over the evaluations in them is reported as well."""
+"""Number of last rounds over whose evaluations an average is also reported."""
 _NOT_LAST = {"seed", "cell", "round", "cohort", "clipped", "not_finite", "median_norm"}
 
 
@@ -276,13 +278,13 @@ def write_cells(
     results: Mapping[str, Result | None],
     joint_guarantees: Sequence[Joint],
 ) -> None:
-    """Writes the tables of the cells that ended; writes nothing if no cell has ended.
+    """Writes the tables of the cells that have a result; writes nothing if none has.
 
     Args:
-      files: the tables.
+      files: the paths of the tables.
       keys: the key columns.
       cells: all cells.
-      results: their results by name; None for cells that have not ended.
+      results: results of the cells, by name; None for cells that have not ended.
       joint_guarantees: the joint guarantee for each population.
     """
     joint_of = {name: joint for joint in joint_guarantees for name in joint.cells}
@@ -304,7 +306,7 @@ def write_cells(
 
 
 def _round_rows(files: Files, cell: Cell, result: Result) -> Iterator[Row]:
-    """Yields the metrics of a cell's run by round; unreadable lines are left out."""
+    """Yields the metrics of a cell's run by round, with totals so far; skips unreadable lines."""
     path = folder_of(files, cell) / "run" / "metrics.jsonl"
     outcome = result["outcome"]
     lines = regular.read_text(path, errors="replace").splitlines() if path.exists() else []
@@ -322,11 +324,11 @@ def _round_rows(files: Files, cell: Cell, result: Result) -> Iterator[Row]:
 
 
 def _with_measures_over_rounds(cell: Cell, rounds: Sequence[Row], result: Result) -> Result:
-    """Returns `result` with the best value and the late average of its first metric added.
+    """Returns `result` with two more values of its first metric: the best, and a late average.
 
     The best value on a test set is optimistic; it is reported in addition to the final value, in a
     separate column. The late average is over the evaluations in the last 100 rounds, if there were
-    that many rounds. Other values of the last evaluation are also added.
+    that many rounds, else None. Further metrics of the last evaluation are also added.
     """
     if not rounds or cell.config is None:
         return result

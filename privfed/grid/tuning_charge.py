@@ -26,7 +26,9 @@ from privfed.store.run_files import PrivateKey
 
 @dataclass(frozen=True)
 class Places:
-    """The paths of a tuning's files in the folder `grid`; only `best` and `ledger` are public."""
+    """The paths of a private tuning's files in the folder `grid`; only `best` and `ledger` are
+    public.
+    """
 
     grid: Path
 
@@ -42,16 +44,16 @@ class Places:
 
     @property
     def private(self) -> Path:
-        """The folder that only its owner may read.
+        """The folder of secret files, which only its owner may read.
 
-        The candidates are one level further down: without permission to read a folder, the number
-        of its subfolders is still visible.
+        The candidates are one level further down, because the number of a folder's subfolders is
+        visible even without permission to read it.
         """
         return self.grid / "private"
 
     @property
     def candidates(self) -> Path:
-        """The folder of the candidates' folders."""
+        """The folder that contains a folder for each candidate."""
         return self.private / "candidates"
 
     @property
@@ -61,16 +63,20 @@ class Places:
 
     @property
     def log(self) -> Path:
-        """The output of candidates and the causes of interruptions; it reveals their number."""
+        """The file with the output of candidates and the causes of interruptions.
+
+        It reveals the number of candidates.
+        """
         return self.private / "log.txt"
 
 
 def charge_tuning(proposal: Proposal, places: Places) -> Ledger:
-    """Returns the ledger with the charge of this tuning; the charge is made if it is missing.
+    """Returns the ledger with the charge of this tuning, after charging it if it is not yet
+    charged.
 
     Args:
       proposal: the accepted tuning.
-      places: its files.
+      places: the paths of the tuning's files.
 
     Raises:
       Refused: if the folder has runs that this ledger did not charge, or another tuning's ledger.
@@ -94,12 +100,12 @@ def secret(proposal: Proposal, places: Places, ledger: Ledger) -> bytes | None:
 
     Args:
       proposal: the accepted tuning.
-      places: its files.
+      places: the paths of the tuning's files.
       ledger: the ledger with the charge and the commitment to the bytes.
 
     Raises:
-      Broken: if the bytes, or the folder of candidates, are lost or differ from the commitment. New
-        draws would release the best of more runs than were charged.
+      Broken: if the bytes are lost or differ from the commitment, or if the folder of candidates is
+        lost. New draws would release the best of more runs than were charged.
     """
     if proposal.seeded:
         return None
@@ -121,7 +127,7 @@ def secret(proposal: Proposal, places: Places, ledger: Ledger) -> bytes | None:
 
 
 def refuse_uncharged_candidate(run: Path, ledger: Ledger) -> None:
-    """Raises `Refused` if the directory `run` is not a candidate that `ledger` charged."""
+    """Raises `Refused` unless the run directory `run` is a candidate's that `ledger` charged."""
     chosen = terms_at(run / "ledger.jsonl").get("chosen", {})
     if not ledger.charges or chosen.get("charge") != ledger.charges[0].hash:
         raise Refused(
@@ -131,7 +137,8 @@ def refuse_uncharged_candidate(run: Path, ledger: Ledger) -> None:
 
 
 def _opened(proposal: Proposal, places: Places) -> Ledger:
-    """Draws a new secret; returns a new ledger that commits to it, without a charge.
+    """Draws a new secret, and creates and returns a ledger that commits to it and has no charge
+    yet.
 
     Files of a tuning that was interrupted before its charge are replaced. Raises `Refused` if runs
     exist although there is no charge.
@@ -154,7 +161,7 @@ def _opened(proposal: Proposal, places: Places) -> Ledger:
 
 
 def _commitment(key: bytes) -> str:
-    """Returns the commitment to the secret `key`: a hash, which does not reveal the key."""
+    """Returns a commitment to the secret `key`: a hash, which does not reveal the key."""
     return hashlib.sha256(b"privfed tuning secret " + key).hexdigest()
 
 
@@ -175,7 +182,11 @@ def _refuse_another(proposal: Proposal, ledger: Ledger) -> None:
 
 
 def _terms(proposal: Proposal, identity: str, stated: dict[str, str]) -> dict[str, Any]:
-    """Returns the terms of the ledger's first line: all that is needed to interpret its epsilon."""
+    """Returns the terms of the ledger's first line: all that is needed to interpret the epsilon of
+    its charge.
+
+    `stated` holds the commitment to the secret, if there is one.
+    """
     plan, config, event = proposal.plan, proposal.config, proposal.event
     combinations = [dict(cell.values) for cell in proposal.cells]
     return {

@@ -43,14 +43,15 @@ from privfed.run.setup import Setup
 
 
 def score(tuning: Tuning, setup: Setup) -> tuple[str, bool]:
-    """Returns the metric of the choice, and whether lower values are better.
+    """Returns the metric by which the best candidate is chosen, and whether lower values are
+    better.
 
-    Without `tune.by`, it is the first metric that clients evaluate, or else the first metric of the
-    loss.
+    If `tune.by` is empty, this is the first metric that clients evaluate, or if they evaluate none,
+    the first metric of the loss.
 
     Args:
-      tuning: the tuning.
-      setup: the setup of a candidate.
+      tuning: the section [tune] of the grid file.
+      setup: the setup of a candidate's run.
 
     Raises:
       Refused: if candidates have no such metric, or no examples to evaluate it on.
@@ -82,7 +83,7 @@ def score(tuning: Tuning, setup: Setup) -> tuple[str, bool]:
 
 
 def score_of(outcome: Mapping[str, Any], measure: str) -> float | None:
-    """Returns the value of `measure` in a run's `outcome`; None if it has no such number."""
+    """Returns the value of `measure` in a run's `outcome`; None if it is missing or NaN."""
     if not measure.startswith(PREFIX):
         return number_or_none(outcome.get(measure))
     estimate = outcome.get("clients", {}).get(measure.removeprefix(PREFIX), {})
@@ -90,7 +91,7 @@ def score_of(outcome: Mapping[str, Any], measure: str) -> float | None:
 
 
 def _charged(setup: Setup) -> dict[str, bool]:
-    """Returns the metrics that clients evaluate, and for each whether lower values are better."""
+    """Returns, for each metric that clients evaluate, whether lower values are better."""
     measures = setup.executor.measures
     if measures is None:
         return {}
@@ -101,22 +102,22 @@ def _charged(setup: Setup) -> dict[str, bool]:
 
 
 _EACH = 3.0
-"""Default expected number of candidates for each combination."""
+"""Default expected number of candidates, per combination."""
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """An accepted private tuning: its combinations, and the cost of the choice.
+    """A private tuning that can be run: its combinations, and the cost of the choice.
 
     Attributes:
-      cells: the combinations to choose from.
+      cells: one cell for each combination to choose from.
       repetitions: the distribution of the number of candidates.
       plan: the plan of a candidate, with the noise at which the complete tuning spends the budget.
-      before: the earlier runs that count.
-      event: the single charge.
-      measure: the metric of the choice.
+      before: the earlier runs whose charges are included.
+      event: the event that is charged, once, for the complete tuning.
+      measure: the metric by which the best candidate is chosen.
       lower: whether lower values of the metric are better.
-      seconds: the estimated time of a candidate.
+      seconds: the estimated run time of a candidate, in seconds.
     """
 
     cells: tuple[Cell, ...]
@@ -140,14 +141,16 @@ class Proposal:
 
     @property
     def single(self) -> Guarantee:
-        """The guarantee of a single run with the same noise."""
+        """The guarantee of a single run with the same noise, without the choice and without earlier
+        runs.
+        """
         privacy = self.config.privacy
         alone = self.plan.spending(self.config.run.rounds)
         return guarantee(alone, privacy.delta, privacy.accountant)
 
     @property
     def promise(self) -> tuple[Any, ...]:
-        """A candidate's guarantee, population and terms, which all combinations must have equal."""
+        """A candidate's guarantee, population and terms, to be equal for all combinations."""
         config, privacy = self.config, self.config.privacy
         requested = (privacy.epsilon, privacy.delta, privacy.accountant)
         population = (config.data, config.source, config.partition, config.shift)
@@ -166,7 +169,7 @@ class Proposal:
 
     @property
     def digest(self) -> str:
-        """A digest of the combinations, the score, and the distribution of candidates' number."""
+        """A hash of the combinations, the score, and the distribution of candidates' number."""
         stated = [
             sorted(cell.name for cell in self.cells),
             self.repetitions.to_json(),
@@ -200,10 +203,10 @@ class Proposal:
 
 
 def propose(files: Files, grid: Grid) -> Proposal:
-    """Returns the plan and cost of a private tuning. Only the form of the data is read.
+    """Returns the plan and cost of a private tuning; reads only the form of the data.
 
     Args:
-      files: the tables of the grid.
+      files: the paths of the grid's tables.
       grid: the grid, whose `tune.private` is true.
 
     Raises:

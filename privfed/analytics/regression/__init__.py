@@ -1,1 +1,1 @@
-"""Regressions with intervals that contain the noise."""
+"""Regressions from noised sums over clients, with intervals that cover sampling and noise."""

@@ -1,4 +1,4 @@
-"""Estimates of a regression, with intervals and tests that contain the noise."""
+"""Estimates of a regression, with intervals and tests that account for sampling and noise."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from privfed.analytics.tree import Reals
 
 Z = float(norm.isf(0.025))
 _FINITE = 300.0
-"""Largest logarithm of a ratio that is stated."""
+"""A ratio, or an end of its interval, whose logarithm has this magnitude or more is None."""
 
 
 @dataclass(frozen=True)
 class CrudeEstimate(Encoded):
-    """Counts of a level, whatever the other covariates.
+    """Noised counts of the clients at one level of a covariate, at any level of the others.
 
     Attributes:
-      clients: number of clients.
-      occurred: number of clients with the outcome.
-      proportion: proportion with the outcome; None if no client is visible.
-      low: lower end of its 95 % interval.
-      high: upper end of its 95 % interval.
+      clients: noised number of clients.
+      occurred: noised number of clients with the outcome.
+      proportion: proportion with the outcome; None if `clients` is not positive.
+      low: lower end of the proportion's 95 % interval.
+      high: upper end of the proportion's 95 % interval.
     """
 
     clients: float
@@ -39,21 +39,23 @@ class CrudeEstimate(Encoded):
 
 @dataclass(frozen=True)
 class LevelEstimate(Encoded):
-    """The effect of a level relative to the reference, or of one more unit of a number.
+    """The effect of a covariate's level relative to its reference level, or of one more unit of a
+    number.
 
     All but `level` and `crude` are None if there is no estimate.
 
     Attributes:
-      level: the level; "" for a number.
+      level: name of the level; "" for a number.
       coefficient: difference of linear predictors, with the same other covariates; 0 for the
         reference.
       standard_error: standard error of the coefficient, of sampling and noise; None for the
         reference.
-      ratio: exponential of the coefficient, an odds ratio or a rate ratio; None if linear.
-      low: lower end of the 95 % interval of the ratio; of the coefficient, if linear.
+      ratio: exponential of the coefficient, an odds ratio or a rate ratio; None for linear
+        regression, or if not finite.
+      low: lower end of the 95 % interval of the ratio; of the coefficient, in linear regression.
       high: upper end of that interval.
       p_value: two-sided p-value of no effect (Wald test).
-      crude: counts of the level; None if levels are not counted.
+      crude: noised counts of clients at the level; None if the release has no counts.
     """
 
     level: str
@@ -68,14 +70,15 @@ class LevelEstimate(Encoded):
 
 @dataclass(frozen=True)
 class CovariateEstimate(Encoded):
-    """Estimates for a covariate, and the joint Wald test of its levels; None if it has no estimate.
+    """Estimates for a covariate, and the joint Wald test of its levels.
 
     Attributes:
       covariate: the name of the covariate.
       levels: estimates for each level, the first of which is the reference; one for a number.
-      statistic: chi-squared statistic, with the variance of sampling and noise.
+      statistic: chi-squared statistic; its variance is that of sampling and noise. None without a
+        test.
       degrees: degrees of freedom.
-      p_value: p-value of the covariate having no effect.
+      p_value: p-value of the hypothesis that the covariate has no effect; None without a test.
     """
 
     covariate: str
@@ -87,17 +90,19 @@ class CovariateEstimate(Encoded):
 
 @dataclass(frozen=True)
 class Regression(Encoded):
-    """A regression on main effects; None if the sums have no estimate.
+    """The estimates of a regression on the main effects of covariates.
 
     Attributes:
-      family: the family of outcomes.
-      ratio: name of the exponential of a coefficient; "" if linear.
-      intercept: linear predictor at the reference levels, with all numbers 0.
-      intercept_error: standard error of the intercept.
+      family: "logistic", "linear" or "poisson".
+      ratio: name of the exponential of a coefficient; "" for linear regression.
+      intercept: linear predictor at the reference levels, with all numbers 0 and exposure 1; None
+        without an estimate.
+      intercept_error: standard error of the intercept; None without an estimate.
       covariates: estimates for each covariate.
-      dispersion: variance of residuals, if linear; variance of counts divided by their mean, if
-        poisson; None if logistic.
-      reason: why there are no estimates; empty if there are, or if the table of counts shows it.
+      dispersion: variance of residuals (linear), or variance of counts divided by their mean
+        (poisson); None for logistic regression, or without an estimate.
+      reason: explanation if there are no estimates, else empty; always empty for a regression from
+        counts of cells.
       warning: a reason for which estimates may be biased; empty if none is known.
     """
 
@@ -122,11 +127,11 @@ def covariate_estimate(
     """Returns the estimates for a covariate.
 
     Args:
-      covariate: its name.
-      levels: names of its levels; one "" for a number.
-      effects: coefficients `[j]` and their covariance `[j, j]`; None if there are none.
-      places: the level of each coefficient.
-      crude: counts by level.
+      covariate: the covariate's name.
+      levels: names of its levels, the reference first; one "" for a number.
+      effects: the j coefficients `[j]` and their covariance `[j, j]`; None if there is no estimate.
+      places: index in `levels` of each coefficient, shape `[j]`.
+      crude: counts of clients at a level, by the level's index.
       ratio: whether exponentials of coefficients are stated.
     """
     estimates = {0: LevelEstimate(levels[0], 0.0, ratio=1.0 if ratio else None)}
@@ -150,26 +155,26 @@ def covariate_estimate(
 
 
 class _Symmetric(Protocol):
-    """A distribution that is symmetric around 0."""
+    """A probability distribution that is symmetric around 0."""
 
     def isf(self, q: float) -> Any:
-        """Returns the quantile of which larger values have probability `q`."""
+        """Returns the value that is exceeded with probability `q`."""
 
     def sf(self, x: float) -> Any:
-        """Returns the probability of values above `x`."""
+        """Returns the probability of exceeding `x`."""
 
 
 def wald(
     level: str, coefficient: float, error: float, ratio: bool, distribution: _Symmetric = norm
 ) -> LevelEstimate:
-    """Returns a coefficient with its standard error, interval, and p-value.
+    """Returns a coefficient with its standard error, 95 % interval, and the p-value of a Wald test.
 
     Args:
       level: name of the level.
       coefficient: the coefficient.
       error: its standard error.
-      ratio: whether the exponential is stated.
-      distribution: distribution of the coefficient, standardised, if there is no effect.
+      ratio: whether the exponential of the coefficient is stated.
+      distribution: distribution of the coefficient divided by its error if there is no effect.
     """
     margin = float(distribution.isf(0.025)) * error
     ends = (coefficient, coefficient - margin, coefficient + margin)

@@ -1,8 +1,8 @@
 """Families of generalized linear models, with public bounds on what a client adds to their sums.
 
 Let x be a client's row of the design, of norm at most B; y its outcome; mu the mean, which is a
-function of the linear predictor x b; r = y - mu; and w the derivative of mu. At coefficients b that
-are public, a client adds
+function of the linear predictor x b; r = y - mu; and w the derivative of mu with respect to x b. At
+coefficients b that are public, a client adds
 
   (a r x, c w x x^T, e r^2, d)
 
@@ -34,12 +34,19 @@ from typing import ClassVar, NamedTuple, Protocol
 from privfed.core.deferred import Tensor, torch
 
 _USABLE = 0.05
-"""d^2."""
+"""d^2 in the module's docstring."""
 _LARGEST_LOG = 30.0
 
 
 class Amplitudes(NamedTuple):
-    """Factors a, c, e, d of score, information, squared residual, and usable clients."""
+    """Factors a, c, e and d by which the entries of a client's vector are multiplied.
+
+    Attributes:
+      score: a, the factor of the score.
+      information: c, that of the information.
+      square: e, that of the squared residual.
+      usable: d, that of the count of usable clients.
+    """
 
     score: float
     information: float
@@ -48,16 +55,19 @@ class Amplitudes(NamedTuple):
 
 
 class Family(Protocol):
-    """A family of outcomes.
+    """A family of outcomes of a generalized linear model; symbols are those of the module's
+    docstring.
 
     Attributes:
       label: the name of the family in texts.
       ratio: name of the exponential of a coefficient; "" if it has no meaning.
-      named: whether outcomes are entries that occurred or not, rather than numbers.
-      linear: whether mu = x b, outcomes are scaled to [-1, 1], and one round at b = 0 suffices.
-      exposed: whether outcomes may have exposures.
-      limit: largest linear predictor that is not limited.
-      burn_in: number of first rounds, after which coefficients are near enough to the estimate.
+      named: True if an outcome is an event that occurred or not, False if it is a number.
+      linear: whether mu = x b; outcomes are then scaled to [-1, 1], and one round at b = 0
+        suffices.
+      exposed: whether clients may have exposures.
+      limit: largest linear predictor at which mu is not limited to its upper bound.
+      burn_in: number of first rounds that are left out of averages: their coefficients are still
+        far from the estimate.
     """
 
     label: ClassVar[str]
@@ -77,24 +87,28 @@ class Family(Protocol):
         """
 
     def moments(self, predictor: Tensor, most: float) -> tuple[Tensor, Tensor]:
-        """Returns the mean mu and its derivative w, for linear predictors `[...]`."""
+        """Returns mu and w for linear predictors `[...]`, both of the same shape."""
 
     def first(self, score: float, information: float) -> float:
-        """Returns the intercept of the model without covariates.
+        """Returns the intercept of the model without covariates, limited to a plausible range.
 
         Args:
-          score: sum of r at coefficients 0.
-          information: sum of w at coefficients 0.
+          score: sum of r over clients, at coefficients 0.
+          information: sum of w over clients, at coefficients 0.
         """
 
     def totals(self, score: float, information: float) -> tuple[float, ...]:
-        """Returns totals that must be visible: events and non-events, or the sum of counts.
+        """Returns totals over clients that must be visible through the noise for an estimate.
 
-        The arguments are those of `first`.
+        These are the numbers of events and of non-events, or the sum of counts; none for linear
+        regression. The arguments are those of `first`.
         """
 
     def constant(self, most: float) -> float:
-        """Returns the part of the linear predictor that is not a coefficient."""
+        """Returns the public constant that is added to the linear predictor x b.
+
+        `most` is M, the largest outcome.
+        """
 
 
 class LinearFamily:
@@ -159,7 +173,8 @@ class LogisticFamily:
 class PoissonFamily:
     """Poisson regression of counts up to M; expected counts are limited to M/2.
 
-    The mean is M/8 exp(x b), times the exposure if there is one.
+    The mean is M/8 exp(x b). If there are exposures, it is multiplied by the client's exposure
+    divided by the largest one.
     """
 
     label: ClassVar[str] = "Poisson"

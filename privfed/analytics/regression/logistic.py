@@ -1,4 +1,4 @@
-"""Logistic regression on levels of covariates, from noised counts of each combination.
+"""Logistic regression on levels of covariates, from noised counts of each combination of levels.
 
 A client is in one cell: its combination c of levels, and whether the outcome occurred. Let y_c and
 z_c be the noised counts with and without the outcome, n_c = y_c + z_c, and x_c the row of the
@@ -22,12 +22,12 @@ and U is curved. Both bias estimates in the second order, by about
 
 which is subtracted (Cox & Snell 1968). The textbook's bias from sampling remains.
 
-A level is visible if its clients with and without the outcome exceed two standard deviations of
-their noise. Clients of other levels are omitted, and these levels have no estimates; if a reference
-is omitted, neither have the other levels of its covariate. (Without noise, the coefficient of a
-level without clients of either kind is infinite, and this omission is its limit.) There are no
-estimates at all if the noise in A exceeds half of A (Frobenius norm, relative to A), or if the bias
-from noise exceeds the standard error.
+A level is visible if its number of clients with the outcome and that without it both exceed two
+standard deviations of their noise. Clients of other levels are omitted, and these levels have no
+estimates; if a reference is omitted, neither have the other levels of its covariate. (Without
+noise, the coefficient of a level without clients of either kind is infinite, and this omission is
+its limit.) There are no estimates at all if the noise in A exceeds half of A (Frobenius norm,
+relative to A), or if the bias from noise exceeds the standard error.
 """
 
 from __future__ import annotations
@@ -50,24 +50,26 @@ from privfed.core.vector import Indices
 
 _STEPS = 50
 _LARGEST = 20.0
-"""Largest coefficient that counts as an estimate."""
+"""If a coefficient exceeds this magnitude, there is no estimate."""
 _VISIBLE = 2.0
-"""Least visible count, in standard deviations of its noise."""
+"""A count is visible if it exceeds this number of standard deviations of its noise."""
 _NOISIEST = 0.5
-"""Largest relative noise in the information (Frobenius norm) with which there are estimates."""
+"""If the relative noise in the information (Frobenius norm) exceeds this, there is no estimate."""
 _LEAST = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
 class OutcomeCounts:
-    """Unbiased counts of clients with independent Gaussian noise on each cell.
+    """Numbers of clients by levels of covariates and outcome, with independent Gaussian noise on
+    each.
 
     Attributes:
       covariates: names of the covariates.
       levels: names of the levels of each covariate; the first is the reference.
-      occurred: clients with the outcome, one axis for each covariate.
-      others: clients without the outcome, of the same shape.
-      std: standard deviation of the noise on each cell; 0 without noise.
+      occurred: noised numbers of clients with the outcome; an axis for each covariate, of the
+        length of its levels.
+      others: noised numbers of clients without the outcome, of the same shape.
+      std: standard deviation of the noise on each number; 0 without noise.
     """
 
     covariates: tuple[str, ...]
@@ -86,12 +88,13 @@ class OutcomeCounts:
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """The cells that enter the score, and their design.
+    """The c cells (combinations of visible levels) that enter the score, and their rows of the
+    design.
 
     Attributes:
-      occurred: noised counts with the outcome, shape `[c]`.
-      total: noised counts with and without the outcome, shape `[c]`.
-      design: rows of the design, shape `[c, k]`.
+      occurred: noised number of clients with the outcome in each cell, shape `[c]`.
+      total: noised number of all clients in each cell, shape `[c]`.
+      design: row x of the design for each cell, shape `[c, k]`.
       std: standard deviation of the noise on a count.
     """
 
@@ -101,11 +104,14 @@ class _Model:
     std: float
 
     def weighted(self, weights: Reals) -> Reals:
-        """Returns the sum of `weights` `[c]` times x x^T, `[k, k]`."""
+        """Returns the sum over cells of `weights` `[c]` times x x^T, shape `[k, k]`."""
         return np.asarray(self.design.T @ (weights[:, None] * self.design))
 
     def fitted(self) -> tuple[Reals, Reals] | None:
-        """Returns coefficients `[k]` and their covariance `[k, k]` (Newton's method), or None."""
+        """Returns coefficients `[k]` and their covariance `[k, k]`; None if there is no estimate.
+
+        Newton's method.
+        """
         fitted = np.zeros(self.design.shape[1])
         for _ in range(_STEPS):
             p = expit(self.design @ fitted)
@@ -122,7 +128,10 @@ class _Model:
         return None
 
     def _corrected(self, fitted: Reals) -> tuple[Reals, Reals] | None:
-        """Returns coefficients without their bias, and their covariance; None if too noisy."""
+        """Returns coefficients corrected for the bias from noise, and their covariance.
+
+        None if the noise in the information is too large, or the bias exceeds a standard error.
+        """
         p = expit(self.design @ fitted)
         pq = p * (1 - p)
         inverse: Reals = np.linalg.inv(self.weighted(self.total * pq)).astype(np.float64)
@@ -137,7 +146,7 @@ class _Model:
         return fitted - bias, inverse + noise
 
     def _squares(self, form: Reals) -> Reals:
-        """Returns x^T `form` x of each cell, `[c]`."""
+        """Returns x^T `form` x of each cell's row x of the design, `[c]`."""
         return np.asarray(((self.design @ form) * self.design).sum(1))
 
 
@@ -145,7 +154,7 @@ def logistic_regression(counts: OutcomeCounts) -> Regression:
     """Returns the logistic regression of the outcome on the main effects of all covariates.
 
     Args:
-      counts: the noised table.
+      counts: the noised numbers of clients.
     """
     margins = [_margins(counts, axis) for axis in range(len(counts.covariates))]
     visible = [np.flatnonzero(each.visible) for each in margins]
@@ -167,9 +176,12 @@ def logistic_regression(counts: OutcomeCounts) -> Regression:
 
 @dataclass(frozen=True, eq=False)
 class _Margins:
-    """Counts of each level of a covariate, with and without the outcome, shape `[l]`.
+    """Noised numbers of clients at each level of a covariate, at any level of the others.
 
-    `noise` is the standard deviation of the noise on each.
+    Attributes:
+      occurred: those with the outcome, shape `[l]`.
+      others: those without the outcome, shape `[l]`.
+      noise: standard deviation of the noise on each number.
     """
 
     occurred: Reals
@@ -185,8 +197,8 @@ class _Margins:
     def crude(self, level: int) -> CrudeEstimate:
         """Returns the counts of a level, and the proportion p with its 95 % score interval.
 
-        It has all p with (y - n p)^2 <= z^2 (n p q + noise^2 (p^2 + q^2)): without noise, the
-        interval of Wilson (1927).
+        The interval holds all p with (y - n p)^2 <= z^2 (n p q + noise^2 (p^2 + q^2)): without
+        noise, the interval of Wilson (1927).
         """
         y, n = float(self.occurred[level]), float(self.occurred[level] + self.others[level])
         square, noise = Z**2, (Z * self.noise) ** 2
@@ -200,7 +212,7 @@ class _Margins:
 
 
 def _margins(counts: OutcomeCounts, axis: int) -> _Margins:
-    """Returns the counts of each level of the covariate with this axis."""
+    """Returns the noised numbers at each level of the covariate with the axis `axis`."""
     others = tuple(each for each in range(counts.occurred.ndim) if each != axis)
     added = counts.occurred.size / counts.occurred.shape[axis]
     noise = counts.std * math.sqrt(added)
@@ -208,7 +220,11 @@ def _margins(counts: OutcomeCounts, axis: int) -> _Margins:
 
 
 def _model(counts: OutcomeCounts, visible: list[Indices]) -> _Model:
-    """Returns the model of the `visible` levels of each covariate; the first has coefficient 0."""
+    """Returns the model of clients at visible levels.
+
+    `visible` are the indices of each covariate's visible levels; the first of them has coefficient
+    0.
+    """
     chosen = np.ix_(*visible)
     occurred, others = counts.occurred[chosen], counts.others[chosen]
     columns = [np.ones(occurred.size)]

@@ -1,9 +1,9 @@
 """Meta-analysis of regressions that sites released separately.
 
 Each site releases its own regression (`privfed regress` on its own table, with its own noise and
-ledger), and this module combines the estimates. No secure sum is needed, but every site adds the
-noise that together they would add once. Estimates t_i with variances v_i, of sampling and noise,
-are combined by the weights w_i = 1 / (v_i + tau^2):
+ledger), and this module combines the estimates. No secure sum is needed, but every site adds as
+much noise as all sites together would add under one. Estimates t_i with variances v_i, of sampling
+and noise, are combined by the weights w_i = 1 / (v_i + tau^2):
 
   t = sum_i w_i t_i / sum_i w_i, with variance 1 / sum_i w_i.
 
@@ -45,13 +45,13 @@ from privfed.store.run_directory import RunDirectory
 
 @dataclass(frozen=True)
 class Heterogeneity(Encoded):
-    """Heterogeneity of a coefficient between sites.
+    """Differences of one coefficient between sites, beyond those from sampling and noise.
 
     Attributes:
       sites: number of sites with an estimate.
-      q: Cochran's Q.
-      p_value: p-value of all sites having the same coefficient.
-      i_squared: share of the variation between estimates that sampling and noise do not explain.
+      q: Cochran's Q; 0 with fewer than two estimates.
+      p_value: p-value of all sites having the same coefficient; None with fewer than two estimates.
+      i_squared: fraction of the variation between estimates that sampling and noise do not explain.
     """
 
     sites: int
@@ -62,18 +62,19 @@ class Heterogeneity(Encoded):
 
 @dataclass(frozen=True)
 class PooledRegression(Encoded):
-    """A meta-analysis of regressions.
+    """A meta-analysis of regressions that sites released separately.
 
     Attributes:
-      runs: the run directories.
+      runs: the run directories of the releases.
       outcome: the column of outcomes.
       random_effects: whether sites may have different coefficients.
-      clients: estimated number of usable clients.
-      regression: the combined estimates. Joint tests of several levels are left out.
+      clients: estimated number of usable clients, of all sites together.
+      regression: the combined estimates. A covariate with three or more levels has no joint test.
       heterogeneity: heterogeneity of coefficients, by covariate and level ("" for a number).
-      guarantee: the largest guarantee of a release, for clients with rows in one of them.
-      together: the guarantee of all releases, for clients with rows in all of them.
-      note: why epsilon is nominal; None if every release is real.
+      guarantee: the guarantee with the largest epsilon of a single release; for clients with rows
+        in one release.
+      together: the guarantee of all releases composed; for clients with rows in all of them.
+      note: why the epsilon of a release is nominal; None if that of none is.
     """
 
     runs: tuple[str, ...]
@@ -90,7 +91,8 @@ class PooledRegression(Encoded):
 def pooled_regression(paths: Sequence[Path], random_effects: bool = False) -> PooledRegression:
     """Returns the meta-analysis of the regressions that the runs at `paths` released.
 
-    No data are read.
+    No client's data are read. `random_effects` selects the random-effects estimate; the default is
+    the common-effect estimate.
 
     Raises:
       Refused: if a run is not one of `privfed regress`, if runs estimate different coefficients or
@@ -129,7 +131,9 @@ def pooled_regression(paths: Sequence[Path], random_effects: bool = False) -> Po
 
 
 def _refuse_others(paths: Sequence[Path]) -> None:
-    """Raises `Refused` unless the runs estimate the same coefficients, each of other clients."""
+    """Raises `Refused` unless the runs estimate the same coefficients, each over another
+    population.
+    """
     runs, populations = dict[str, Path](), dict[str, Path]()
     asked = None
     for path in paths:
@@ -156,16 +160,16 @@ _SAME = (
     *("outcome", "occurred", "covariates", "levels", "cuts"),
     *("family", "bounds", "outcome_bounds", "exposure", "exposure_bounds"),
 )
-"""The keys of a release that determine its coefficients."""
+"""The keys of [data] that determine the coefficients of a release."""
 
 
 def _guarantees(
     releases: Sequence[RegressionRelease], paths: Sequence[Path]
 ) -> tuple[Guarantee, Guarantee]:
-    """Returns the largest guarantee of a release, and that of the composition of all.
+    """Returns the single release's guarantee with the largest epsilon, and that of all composed.
 
     Raises:
-      Refused: if no single epsilon covers all releases.
+      Refused: if the releases differ in delta, adversary, unit of privacy or adjacency relation.
     """
     bounds = [release.guarantee for release in releases]
     largest = max(bounds, key=lambda bound: bound.epsilon)
@@ -208,7 +212,11 @@ def _covariate(
 
 
 def _known(estimates: Sequence[tuple[float | None, float | None]]) -> tuple[Reals, Reals]:
-    """Returns estimates and variances of the sites that have one."""
+    """Returns the estimates and variances of the sites that have an estimate.
+
+    Args:
+      estimates: each site's estimate and standard error, None if it has none.
+    """
     known = [(value, error**2) for value, error in estimates if value is not None and error]
     values, variances = np.array(known, dtype=np.float64).reshape(-1, 2).T
     return values, variances
@@ -229,7 +237,10 @@ def _heterogeneity(values: Reals, variances: Reals) -> Heterogeneity:
 def _combined(
     values: Reals, variances: Reals, random_effects: bool
 ) -> tuple[float | None, float | None, float]:
-    """Returns the combined estimate, its standard error, and its degrees of freedom."""
+    """Returns the combined estimate, its standard error, and the degrees of freedom of its error.
+
+    The first two are None without an estimate; infinite degrees of freedom mean a normal error.
+    """
     count = len(values)
     if not count or (random_effects and count < 2):
         return None, None, math.inf
@@ -247,7 +258,9 @@ def _combined(
 def _stated(
     level: str, coefficient: float | None, error: float | None, free: float, ratio: bool
 ) -> LevelEstimate:
-    """Returns the combined estimate of a level with interval and p-value."""
+    """Returns the combined estimate of a level with interval and p-value, at `free` degrees of
+    freedom.
+    """
     if coefficient is None or error is None:
         return LevelEstimate(level)
     return wald(level, coefficient, error, ratio, norm if math.isinf(free) else t(free))

@@ -1,4 +1,4 @@
-"""Regressions over a federation: planned, charged, released, and estimated."""
+"""Requests a regression over a federation, and estimates it from a release."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from privfed.core.errors import Refused
 
 @dataclass(frozen=True)
 class RegressionRequest:
-    """The columns, the levels and the budget of a regression.
+    """A request for a regression: the columns, the bins of numbers, and the budget.
 
     Attributes:
       outcome: the column of outcomes.
-      by: the columns of covariates. [data.categories] declares levels, `cuts` bins, and
-        [data.features] the range of numbers.
-      cuts: ends of the bins [a, b) of covariates that are cut numbers, ascending.
-      occurred: the entries of `outcome` that state the outcome, if it is logistic; empty: 1.
-      family: the family of outcomes.
+      by: the columns of covariates. Each is declared by its levels in [data.categories], its bins
+        in `cuts`, or its range of numbers in [data.features].
+      cuts: for covariates that are binned numbers, ends of the bins [a, b), ascending.
+      occurred: for logistic regression, the entries of `outcome` that mean it occurred; empty: 1.
+      family: "logistic", "linear" or "poisson".
       exposure: the column of exposures of counts, whose range [data.features] declares; "" for
         none.
-      rounds: number of rounds, if there are several; None: four after the family's first ones.
-      epsilon: epsilon of the release; None: the fraction that the run file states.
-      delta: delta of the release; None: that of the run file.
+      rounds: number of rounds, if several; None: the family's `burn_in` and four more.
+      epsilon: epsilon of the release; None: `budget.statistics` is its fraction of the run's.
+      delta: delta of the release; None: the delta of the run file.
     """
 
     outcome: str
@@ -62,9 +62,13 @@ class RegressionRequest:
     delta: float | None = None
 
     def keys(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the keys of the table; see `privfed.analytics.release.Request`.
+        """Returns the source, `regression_table` or `score_table`, and its keys of [data].
 
-        A logistic regression on levels alone is that of a table of counts, which takes one round.
+        A logistic regression on levels alone takes the `regression_table`, whose counts are
+        released in one round. See `privfed.analytics.release.Request.keys`.
+
+        Raises:
+          Refused: if the columns or options are not usable, or a column is not declared.
         """
         self._refuse_columns()
         if self.family not in FAMILIES:
@@ -102,7 +106,7 @@ class RegressionRequest:
         }
 
     def _refuse_columns(self) -> None:
-        """Raises `Refused` unless the columns are named, each once."""
+        """Raises `Refused` unless outcome and covariates are named, each covariate once."""
         if not self.outcome or not self.by:
             raise Refused("outcome and by are both needed; name a column, and a list of covariates")
         if repeated := {column for column in self.by if self.by.count(column) > 1}:
@@ -114,7 +118,7 @@ class RegressionRequest:
     def _refuse_options(
         self, family: Family, ranges: Mapping[str, Any], numbers: Sequence[str]
     ) -> None:
-        """Raises `Refused` for options that this regression does not have."""
+        """Raises `Refused` for options that do not apply to this regression."""
         if self.occurred and not family.named:
             raise Refused(
                 f"--occurred is {self.occurred[0]!r}, but --family is {self.family!r}, whose "
@@ -143,7 +147,7 @@ _OTHERWISE = ", or its range {0} = [low, high] in [data.features], or --cut {0}=
 
 
 def _range(ranges: Mapping[str, Any], column: str, option: str) -> Any:
-    """Returns the declared range of a column. Raises `Refused` if there is none."""
+    """Returns the range declared in [data.features]. Raises `Refused` if a column has none."""
     if column not in ranges:
         raise Refused(
             f"{option} is {column!r}, but [data.features] does not declare its range, which has to "
@@ -159,14 +163,14 @@ class RegressionRelease(SumsRelease):
 
     Attributes:
       outcome: the column of outcomes.
-      occurred: the entries of `outcome` that state the outcome; empty for numbers.
+      occurred: the entries of `outcome` that mean it occurred; empty if outcomes are numbers.
       exposure: the column of exposures; "" for none.
-      clients: estimated number of usable clients.
-      unusable: estimated number of clients without a usable entry.
+      clients: noised number of clients with usable entries.
+      unusable: noised number of clients whose row has no usable entries.
       regression: the estimates.
-      shape: number of levels of each covariate, if cells were counted.
-      counts: noised counts with and without the outcome, by cell; the last covariate varies
-        fastest. Empty if no cells were counted.
+      shape: number of levels of each covariate; empty if no cells were counted.
+      counts: noised number of clients with the outcome and without it, for each combination of
+        levels; the last covariate varies fastest. Empty if no cells were counted.
     """
 
     file = "regression.json"
@@ -183,7 +187,7 @@ class RegressionRelease(SumsRelease):
 def regression_of(path: Path) -> RegressionRelease:
     """Returns the estimates from the sums that the run at `path` released.
 
-    No data are read.
+    No client's data are read.
 
     Raises:
       Refused: if the run released nothing, or is not a run of `privfed regress`.
@@ -197,7 +201,7 @@ def regression_of(path: Path) -> RegressionRelease:
 
 
 def _from_counts(released: ReleasedSums, source: RegressionTable, path: Path) -> RegressionRelease:
-    """Returns the estimates from a released table of counts."""
+    """Returns the logistic regression from released counts of cells."""
     cells, table = source.questions, released.total[:-1].reshape(-1, 2)
     names, levels = zip(*((each.name, each.levels) for each in cells.covariates), strict=True)
     occurred, others = (column.reshape(cells.shape) for column in table.T)
@@ -217,7 +221,7 @@ def _from_counts(released: ReleasedSums, source: RegressionTable, path: Path) ->
 
 
 def _from_scores(released: ReleasedSums, source: ScoreTable, path: Path) -> RegressionRelease:
-    """Returns the estimates from released sums of score and information."""
+    """Returns the regression from released sums of score and information."""
     newton, columns = released.config.optimizer, source.questions
     assert isinstance(newton, Newton)
     state = {name.removeprefix("server/"): each for name, each in released.tensors.items()}
@@ -236,16 +240,16 @@ def _from_scores(released: ReleasedSums, source: ScoreTable, path: Path) -> Regr
 def score_sums(
     state: Mapping[str, Reals], newton: Newton, scale: float, noise: float
 ) -> tuple[ScoreSums, float]:
-    """Returns averages of released sums, and the estimated number of unusable clients.
+    """Returns averages over rounds of the released sums, and the noised number of unusable clients.
 
     Args:
       state: the state of the optimizer `newton` after the last round.
       newton: the optimizer.
-      scale: factor from averages to sums over clients.
+      scale: factor from averages over clients to sums over clients.
       noise: standard deviation of the noise on each entry of these sums, of one round.
 
     Raises:
-      Refused: if every round that is averaged was aborted.
+      Refused: if no round after the first `burn_in` ones was released.
     """
     rounds, by = int(state["rounds"][0]), newton.amplitudes
     if not rounds:
@@ -274,7 +278,7 @@ def score_sums(
 
 
 def estimated_regression(family: str, columns: ScoreColumns, sums: ScoreSums) -> Regression:
-    """Returns the estimates from `sums`, or without any, the reason."""
+    """Returns the regression from `sums`; if they have no estimate, its `reason` says why."""
     try:
         return stated_regression(family, columns, fitted(sums))
     except NoEstimate as reason:
@@ -282,7 +286,13 @@ def estimated_regression(family: str, columns: ScoreColumns, sums: ScoreSums) ->
 
 
 def stated_regression(family: str, columns: ScoreColumns, estimates: Fitted | None) -> Regression:
-    """Returns the estimates for levels and numbers in their own units."""
+    """Returns the regression in the units of the table's columns.
+
+    Args:
+      family: the name of the family.
+      columns: the columns, with their scales.
+      estimates: estimates for the scaled columns of the design; None if there are none.
+    """
     kind, low = FAMILIES[family], columns.bounds[0]
     unit = (columns.bounds[1] - low) / 2.0 if kind.linear else 1.0
     ends = np.cumsum([1, *(len(each.origin) for each in columns.covariates)])
@@ -309,7 +319,7 @@ def stated_regression(family: str, columns: ScoreColumns, estimates: Fitted | No
 def _covariate(
     covariate: Covariate, estimates: Fitted | None, part: slice, unit: float, ratio: bool
 ) -> CovariateEstimate:
-    """Returns the estimates for a covariate, whose coefficients are those in `part`."""
+    """Returns a covariate's estimates, from the coefficients `part`; `unit` rescales outcomes."""
     effects, names = None, covariate.names
     if estimates is not None:
         contrasts = covariate.contrasts * unit
@@ -320,7 +330,7 @@ def _covariate(
 
 
 def _warning(kind: Family, columns: ScoreColumns, b: Reals, parts: Sequence[slice]) -> str:
-    """Returns a warning if linear predictors exceed the family's limit within the ranges."""
+    """Returns a warning, or "": linear predictors exceed the family's limit within the ranges."""
     pairs = zip(columns.covariates, parts, strict=True)
     largest = float(b[0]) + sum(each.largest(b[part]) for each, part in pairs)
     if largest <= kind.limit:

@@ -27,20 +27,20 @@ from privfed.server.optimizer import State, WithRate
 
 FamilyName = Literal["logistic", "linear", "poisson"]
 _STEP, _LARGEST, _LEAST = 2.0, 20.0, 0.02
-"""Largest change of a coefficient in a step, largest coefficient, and least eigenvalue of the
-information relative to its largest one."""
+"""Largest change of a coefficient in a step, largest magnitude of a coefficient, and least
+eigenvalue of the information relative to its largest one."""
 
 
 class _Scored(Part):
-    """The public constants of the sums, which model and optimizer share."""
+    """Public constants of a regression's sums, which the model and the optimizer share."""
 
     family: FamilyName
     coefficients: int = Field(ge=1, le=100)
-    """Number of coefficients k, with the intercept."""
+    """Number k of coefficients, including the intercept."""
     squared_norm: float = Field(gt=0)
     """Upper bound on the squared norm of a row of the design."""
     most: float = Field(gt=0)
-    """The largest outcome."""
+    """Largest outcome M after scaling."""
 
     @property
     def amplitudes(self) -> Amplitudes:
@@ -54,15 +54,17 @@ class _Scored(Part):
 
 
 def vector_length(coefficients: int) -> int:
-    """Returns the number of entries of a client's vector, for that number of coefficients."""
+    """Returns the number of entries of a client's vector in a regression with `coefficients`
+    coefficients.
+    """
     return coefficients + coefficients * (coefficients + 1) // 2 + 3
 
 
 class ScoreModel(_Scored):
     """A model whose gradient is a client's vector of score and information.
 
-    Inputs are `[B, k + 3]`: the row of the design (0 to add nothing), the outcome, the logarithm of
-    the exposure, and 1 for a client without a usable entry.
+    Inputs are `[B, k + 3]`: the client's row of the design (zeros to add nothing), the outcome, the
+    logarithm of the exposure, and 1 if the client's row has no usable entries, else 0.
     """
 
     linear: ClassVar[bool] = True
@@ -72,7 +74,6 @@ class ScoreModel(_Scored):
 
 
 def _module(model: ScoreModel) -> nn.Module:
-    """Returns the module of `ScoreModel`."""
     k, family, most = model.coefficients, FAMILIES[model.family], model.most
     rows, columns = torch.triu_indices(k, k)
     doubled = torch.where(rows == columns, 1.0, math.sqrt(2.0))
@@ -115,14 +116,19 @@ def _module(model: ScoreModel) -> nn.Module:
 class Newton(_Scored, WithRate):
     """Newton's method on noised sums of score and information, averaged after `burn_in` rounds.
 
-    The next model has the estimate in place of the coefficients, and zeros elsewhere. The state
-    holds sums over the averaged rounds: `score` `[k]`, `others` `[length - k]`, `coefficients`
-    `[k]`, and their number `rounds`; the sum `all_others` over the second and later rounds, of
-    `all_rounds` in all; and score and information of the intercept in the `first` round.
+    A step returns a model whose first k parameters are the new coefficients, and whose others are
+    zero. The state holds
+
+    - sums over the averaged rounds: `score` `[k]`, `others` (all further entries of the vector)
+      `[length - k]`, and `coefficients` `[k]`; and the number `rounds` of these rounds;
+    - `all_rounds`, the number of all rounds, and `all_others`, the sum of their further entries,
+      without the first round if `burn_in` is positive;
+    - `first`, score and information of the intercept in the first round, if `burn_in` is positive;
+    - `change`, the change of the coefficients in the last averaged round, `[k]`.
     """
 
     burn_in: int = Field(0, ge=0)
-    """Number of first rounds that are not averaged."""
+    """Number of first rounds that are left out of the averages."""
 
     def init(self, params: Tensor) -> State:
         lengths = {
@@ -164,7 +170,7 @@ class Newton(_Scored, WithRate):
         return self._model(params, moved), done
 
     def _step(self, score: Tensor, others: Tensor) -> Tensor:
-        """Returns a step of Newton's method, of bounded length also where noise hides the sums."""
+        """Returns a step of Newton's method, bounded even where noise hides the sums."""
         matrix = information(others, self.coefficients) / self.amplitudes.information
         values, vectors = torch.linalg.eigh(matrix)
         values = values.clamp(min=max(_LEAST * float(values.max()), 1e-12))
@@ -172,14 +178,20 @@ class Newton(_Scored, WithRate):
         return step.clamp(-_STEP, _STEP)
 
     def _model(self, params: Tensor, coefficients: Tensor) -> Tensor:
-        """Returns parameters with these coefficients."""
+        """Returns the parameters of a model with these coefficients, limited to `_LARGEST`."""
         moved = torch.zeros_like(params)
         moved[: self.coefficients] = coefficients.clamp(-_LARGEST, _LARGEST).to(params.dtype)
         return moved
 
 
 def information(others: Tensor, coefficients: int) -> Tensor:
-    """Returns the symmetric matrix `[k, k]` whose upper triangle begins `others` `[length - k]`."""
+    """Returns the symmetric information matrix `[k, k]`, still multiplied by its factor c.
+
+    Args:
+      others: a client's vector, or a sum of such vectors, without the score, `[length - k]`; it
+        begins with the upper triangle of the matrix.
+      coefficients: number k of coefficients.
+    """
     rows, columns = torch.triu_indices(coefficients, coefficients)
     halved = torch.where(rows == columns, 1.0, math.sqrt(0.5)).to(others)
     matrix = others.new_zeros(coefficients, coefficients)

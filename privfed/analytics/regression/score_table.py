@@ -1,8 +1,8 @@
-"""A table as a regression with numbers reads it: each client adds its score and information.
+"""A table for a regression with numbers: each client adds its score and information.
 
 *Sensitivity.* At most one row of a client counts. Its vector has norm at most 1, as the round clips
 it. At the coefficients that the optimizer computes, nothing is clipped
-(`privfed.analytics.regression.family`), because its row of the design has norm at most B,
+(`privfed.analytics.regression.family`), because the client's row of the design has norm at most B,
 B^2 = 1 + the number of covariates: the intercept is 1; a number, clipped to its public bounds, is
 scaled to [-1, 1]; and the L levels of a covariate are the corners of a regular simplex of norm 1 in
 L - 1 dimensions. So adding or removing a client (or zeroing its message) changes the sum of a round
@@ -32,14 +32,14 @@ from privfed.data.tables.cells import Words
 from privfed.data.tables.delimited import Dialect
 
 _WIDEST = 1e12
-"""Largest number in a range."""
+"""Largest magnitude of a number in a declared range."""
 _AVERAGED = 4
-"""Default number of rounds that are averaged, of families that take several."""
+"""Default number of averaged rounds of families that take several rounds."""
 
 
 @dataclass(frozen=True)
 class CovariateNumber:
-    """A column of numbers, which are clipped to the public range [low, high]."""
+    """A covariate that is a number: the column `name`, clipped to the public range [low, high]."""
 
     name: str
     low: float
@@ -47,43 +47,50 @@ class CovariateNumber:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of levels; one "" for a number."""
+        """The names of the covariate's levels; one "", as a number has none."""
         return ("",)
 
     @property
     def contrasts(self) -> Reals:
-        """Factors from coefficients to the effect of one more unit, shape `[1, 1]`."""
+        """The factor from the coefficient to the effect of one more unit, shape `[1, 1]`."""
         return np.full((1, 1), 2.0 / (self.high - self.low))
 
     @property
     def origin(self) -> Reals:
-        """The columns of the design at 0, shape `[1]`."""
+        """The value of the design's column where the number is 0, shape `[1]`."""
         return np.array([-(self.high + self.low) / (self.high - self.low)])
 
     def largest(self, coefficients: Reals) -> float:
-        """Returns the largest contribution to a linear predictor, within the range."""
+        """Returns the covariate's largest contribution to a linear predictor within the range.
+
+        `coefficients` are the covariate's own, shape `[1]`.
+        """
         return float(np.abs(coefficients).sum())
 
     def design(self, words: Words, dialect: Dialect) -> Reals:
-        """Returns the columns of the design, `[N, 1]`; NaN for entries that are no numbers."""
+        """Returns the covariate's column of the design, `[N, 1]`; NaN for entries that are no
+        numbers.
+        """
         clipped = np.clip(_finite(words, dialect), self.low, self.high)
         return np.asarray(((clipped - self.low) / (self.high - self.low) * 2.0 - 1.0)[:, None])
 
 
 @dataclass(frozen=True)
 class CovariateCorners:
-    """A column of levels, which are corners of a regular simplex with norm 1."""
+    """A covariate with levels, which the design represents by corners of a regular simplex of norm
+    1.
+    """
 
     levels: CovariateLevels
 
     @property
     def name(self) -> str:
-        """The column."""
+        """The name of the column."""
         return self.levels.name
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of levels, of which the first is the reference."""
+        """The names of the levels; the first is the reference."""
         return self.levels.levels
 
     @property
@@ -94,20 +101,28 @@ class CovariateCorners:
 
     @property
     def contrasts(self) -> Reals:
-        """Factors from coefficients to differences from the reference, one row for each level."""
+        """Matrix from coefficients to the effect of each level but the reference, relative to it.
+
+        Shape `[levels - 1, levels - 1]`.
+        """
         return self.corners[1:] - self.corners[:1]
 
     @property
     def origin(self) -> Reals:
-        """The columns of the design at the reference, shape `[levels - 1]`."""
+        """The values of the design's columns at the reference level, shape `[levels - 1]`."""
         return np.asarray(self.corners[0])
 
     def largest(self, coefficients: Reals) -> float:
-        """Returns the largest contribution to a linear predictor, of any level."""
+        """Returns the covariate's largest contribution to a linear predictor, over all levels.
+
+        `coefficients` are the covariate's own, shape `[levels - 1]`.
+        """
         return float((self.corners @ coefficients).max())
 
     def design(self, words: Words, dialect: Dialect) -> Reals:
-        """Returns the columns of the design, `[N, levels - 1]`; NaN for entries of no level."""
+        """Returns the covariate's columns of the design, `[N, levels - 1]`; NaN for entries that
+        are no level.
+        """
         corners = self.corners
         none = np.full((1, corners.shape[1]), np.nan)
         return np.concatenate([corners, none])[self.levels.places(words, dialect)]
@@ -117,7 +132,7 @@ Covariate = CovariateNumber | CovariateCorners
 
 
 def _finite(words: Words, dialect: Dialect) -> Reals:
-    """Returns the number of each entry, NaN for other entries and infinite numbers, `[N]`."""
+    """Returns the number of each entry, `[N]`; NaN for entries that are no finite number."""
     numbers = numbers_in(words, dialect)
     return np.where(np.isfinite(numbers), numbers, np.nan)
 
@@ -129,11 +144,12 @@ class ScoreColumns:
     Attributes:
       family: the family of outcomes.
       outcome: the column of outcomes.
-      occurred: entries of `outcome` that state the outcome, if outcomes are named.
-      bounds: the range to which other outcomes are clipped.
+      occurred: entries of `outcome` that state that the outcome occurred; used by a family with
+        `named` outcomes only.
+      bounds: the range to which outcomes of other families are clipped.
       covariates: the covariates.
       exposure: the column of exposures, which are clipped to `exposures`; "" for none.
-      exposures: range of exposures.
+      exposures: the range of exposures.
     """
 
     family: Family
@@ -146,7 +162,7 @@ class ScoreColumns:
 
     @property
     def coefficients(self) -> int:
-        """The number of coefficients, with the intercept."""
+        """The number k of coefficients, including the intercept."""
         return 1 + sum(len(covariate.origin) for covariate in self.covariates)
 
     @property
@@ -156,7 +172,7 @@ class ScoreColumns:
 
     @property
     def zero_input(self) -> Reals:
-        """The input of the model whose vector is zero, shape `[1, k + 3]`."""
+        """The model input for which the client's vector is zero, shape `[1, k + 3]`."""
         return np.zeros((1, self.coefficients + 3))
 
     @property
@@ -165,9 +181,11 @@ class ScoreColumns:
         return self.bounds[1] if not (self.family.named or self.family.linear) else 1.0
 
     def of_table(self, rows: ClientRows) -> Reals:
-        """Returns the model's inputs; see `privfed.analytics.counted_table.ClientVector`.
+        """Returns the model inputs of each client; see
+        `privfed.analytics.counted_table.ClientVector`.
 
-        A row is unusable if an entry is empty, no finite number, or of no level.
+        A row is unusable if the entry of a column is empty, not a finite number, not a declared
+        level, or an exposure that is not positive.
         """
         parts = [each.design(rows.columns[each.name], rows.dialect) for each in self.covariates]
         y, offset = self._outcomes(rows), self._offsets(rows)
@@ -189,7 +207,10 @@ class ScoreColumns:
         return (clipped - low) / (high - low) * 2.0 - 1.0 if self.family.linear else clipped
 
     def _offsets(self, rows: ClientRows) -> Reals:
-        """Returns the logarithm of each row's exposure, relative to the largest, `[N]`."""
+        """Returns the logarithm of each row's exposure divided by the largest one, `[N]`.
+
+        NaN for unusable exposures; 0 if there is no column of exposures.
+        """
         if not self.exposure:
             return np.zeros(len(rows.columns[self.outcome].codes))
         numbers = _finite(rows.columns[self.exposure], rows.dialect)
@@ -198,7 +219,8 @@ class ScoreColumns:
 
 
 class ScoreTable(RegressionColumns):
-    """A table whose clients add their score and information in a regression.
+    """A data source of `privfed regress`: each client adds its score and information in a
+    regression.
 
     Levels and bounds are public: they are never chosen from the data.
     """
@@ -206,15 +228,16 @@ class ScoreTable(RegressionColumns):
     family: FamilyName
     """Family of outcomes."""
     bounds: dict[str, Bounds] = {}
-    """Range of each covariate that is a number."""
+    """Range [low, high] of each covariate that is a number, by its column."""
     outcome_bounds: Bounds | None = None
-    """Range of outcomes that are numbers."""
+    """Range [low, high] of outcomes that are numbers; None for logistic regression."""
     exposure: str = ""
     """Column of exposures; empty for none."""
     exposure_bounds: Bounds | None = None
-    """Range of exposures."""
+    """Range [low, high] of exposures; None without a column of exposures."""
     updates: int | None = Field(None, ge=1, le=1000)
-    """Number of rounds; None: four after the family's first ones, or one if linear."""
+    """Number of rounds; None: one for linear regression, else the family's `burn_in` and four more.
+    """
 
     @property
     def declared(self) -> list[str]:
@@ -264,7 +287,7 @@ class ScoreTable(RegressionColumns):
 
     @property
     def questions(self) -> ScoreColumns:
-        """The vector of each client."""
+        """The columns from which each client's vector follows."""
         covariates = (
             CovariateNumber(name, *self.bounds[name])
             if name in self.bounds
@@ -293,7 +316,7 @@ class ScoreTable(RegressionColumns):
 
     @property
     def of_sums(self) -> dict[str, Any]:
-        """The public constants of the sums."""
+        """The public constants of the sums, as keys of [model] and [server]."""
         columns = self.questions
         return {
             "family": self.family,

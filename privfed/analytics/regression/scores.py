@@ -1,8 +1,8 @@
 """Regression from noised sums of score and information at public coefficients.
 
 Let b, U and A be averages over m rounds of the coefficients at which sums were released, and of
-their sums of score and information (`privfed.analytics.regression.family`), without the factors a
-and c. The estimate is one Newton step of maximum likelihood,
+their sums of score and information (`privfed.analytics.regression.family`), divided by the factors
+a and c. The estimate is one Newton step of maximum likelihood,
 
   t = b + A^-1 U,
 
@@ -20,7 +20,7 @@ order, which is subtracted.
 There is no estimate (`NoEstimate`) if
 
 - the least eigenvalue of A is below 2 q sqrt(k), which the noise in A alone reaches;
-- a total that the family names (events and non-events, or the sum of counts) is below
+- a total that the family's `totals` returns (events and non-events, or the sum of counts) is below
   `_VISIBLE` standard deviations of its noise;
 - rounds did not converge: the last step exceeds `_FARTHEST` (root mean square of the change of
   linear predictors), or the coefficients of the last round still moved by more than `_MOVED` and
@@ -43,25 +43,28 @@ _MOVED = 0.07
 
 
 class NoEstimate(ValueError):
-    """There is no estimate; the message says why."""
+    """The sums have no estimate; the message says why."""
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreSums:
-    """Averages over rounds of noised sums over clients, without factors.
+    """Averages over rounds of noised sums over clients, divided by the factors of their entries.
 
     Attributes:
       coefficients: coefficients at which the sums were released, shape `[k]`.
       score: score, shape `[k]`.
       information: information, shape `[k, k]`.
-      squares: sum of squared residuals; None if it was not released.
-      clients: number of usable clients.
+      squares: sum of squared residuals; None for logistic regression.
+      clients: noised number of usable clients.
       score_std: standard deviation of the noise on an entry of the score of one round.
-      information_std: that on an off-diagonal entry of the information of one round.
+      information_std: standard deviation of the noise on an off-diagonal entry of the information
+        of one round.
       rounds: number of averaged rounds m.
       family: the family of outcomes.
-      first: score and information of the intercept in the first round, if there are several.
-      change: change of coefficients in the last round, shape `[k]`; None if there is one round.
+      first: sums of score and information of the intercept in the first round; (0, 0) for linear
+        regression.
+      change: change of coefficients in the last round, shape `[k]`; None for linear regression,
+        which takes one round.
     """
 
     coefficients: Reals
@@ -79,7 +82,13 @@ class ScoreSums:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """Estimates `[k]`, their covariance `[k, k]`, and the dispersion."""
+    """Estimates of a regression.
+
+    Attributes:
+      coefficients: estimated coefficients t, shape `[k]`.
+      covariance: their covariance V, shape `[k, k]`.
+      dispersion: the dispersion f.
+    """
 
     coefficients: Reals
     covariance: Reals
@@ -110,7 +119,7 @@ def fitted(sums: ScoreSums) -> Fitted:
 
 
 def _refuse_few(sums: ScoreSums) -> None:
-    """Raises `NoEstimate` if a total of outcomes is not visible through the noise."""
+    """Raises `NoEstimate` if a total of the family's outcomes is not visible through the noise."""
     std = math.hypot(sums.score_std, math.sqrt(8.0) * sums.information_std)
     if any(total <= _VISIBLE * std for total in sums.family.totals(*sums.first)):
         raise NoEstimate(

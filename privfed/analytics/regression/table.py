@@ -1,13 +1,13 @@
-"""A table of an outcome by levels of covariates: each client adds 1 to one cell.
+"""A table for a regression on levels of covariates, of which each client is counted in one cell.
 
 A cell is a level of each covariate and whether the outcome occurred. One more cell counts the
-clients without a usable entry.
+clients whose row has no usable entries.
 
 *Sensitivity.* At most one row of a client counts, and it adds 1 to exactly one cell. Adding or
 removing a client (or zeroing its message) changes the vector of counts by at most 1 in L2, and
 replacing one by at most sqrt(2). Counts of single levels are sums of cells of the noised table,
 which is post-processing. If each client sent one count per covariate instead, it would change the
-sum by the square root of their number.
+sum by the square root of the number of covariates.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from privfed.data.tables.delimited import Dialect
 
 @dataclass(frozen=True)
 class CovariateLevels:
-    """A column whose values, or bins of numbers, are levels.
+    """A covariate with levels: declared values of a column, or bins of its numbers.
 
     Attributes:
-      name: the column.
-      values: the declared values; empty if numbers are cut.
+      name: the name of the column.
+      values: the declared values; empty if the levels are bins.
       edges: ends of the bins [a, b), ascending; empty for declared values.
     """
 
@@ -56,7 +56,7 @@ class CovariateLevels:
         return self.values or tuple(bins)
 
     def places(self, words: Words, dialect: Dialect) -> Indices:
-        """Returns the level of each entry, -1 for entries without one, `[N]`."""
+        """Returns the index of each entry's level, `[N]`; -1 for entries that are no level."""
         if self.values:
             return as_values(self.name, self.values).levels(words, dialect)
         numbers = numbers_in(words, dialect)
@@ -66,13 +66,13 @@ class CovariateLevels:
 
 @dataclass(frozen=True)
 class RegressionCells(OneCell):
-    """The cells of a regression table.
+    """The cells in which clients are counted: levels of the covariates x outcome occurred or not.
 
     Attributes:
       outcome: the column that states whether the outcome occurred.
-      occurred: the entries of `outcome` that state the outcome; any other entry that is not empty
-        states that it did not occur.
-      covariates: the covariates, whose levels are the axes of the table.
+      occurred: the entries of `outcome` that state that the outcome occurred; any other non-empty
+        entry states that it did not.
+      covariates: the covariates, each of which is an axis of the table of cells.
     """
 
     outcome: str
@@ -89,9 +89,10 @@ class RegressionCells(OneCell):
         return math.prod(self.shape) * 2 + 1
 
     def of_table(self, rows: ClientRows) -> Indices:
-        """Returns the cell of each client; see `privfed.analytics.counted_table.ClientVector`.
+        """Returns the index of each client's cell; see
+        `privfed.analytics.counted_table.ClientVector`.
 
-        A row is unusable if its outcome is empty, or if a covariate has none of its levels.
+        A row is unusable if its outcome is empty, or if a covariate's entry is no level.
         """
         occurred, usable = occurrences(rows.columns[self.outcome], self.occurred, rows.dialect)
         cells = np.zeros(len(occurred), dtype=np.int64)
@@ -108,24 +109,25 @@ class RegressionColumns(CountedTable):
     outcome: str = Field(min_length=1)
     """Column of outcomes."""
     occurred: list[str | int | bool] = [1]
-    """Entries of `outcome` that state the outcome; any other entry that is not empty states that
-    it did not occur."""
+    """Entries of `outcome` that state that the outcome occurred; any other non-empty entry states
+    that it did not."""
     covariates: list[str] = Field(min_length=1)
     """Columns of the covariates."""
     levels: dict[str, list[str | int | bool]] = {}
-    """Values of each covariate without `cuts`; the first is the reference."""
-    cuts: dict[str, list[float]] = {}
-    """Ends of the bins of covariates that are cut numbers, ascending; the first bin is the
+    """Declared values of each covariate with values, by its column; the first value is the
     reference."""
+    cuts: dict[str, list[float]] = {}
+    """Ends of the bins, ascending, of each covariate whose numbers are divided into bins, by its
+    column; the first bin is the reference."""
 
     @property
     def declared(self) -> list[str]:
-        """The columns about which something is declared."""
+        """The covariates whose levels, bins or bounds are declared."""
         return [*self.levels, *self.cuts]
 
     @property
     def stated(self) -> tuple[str, ...]:
-        """The entries of `outcome` that state the outcome, as a file writes them."""
+        """The entries of `outcome` that state that the outcome occurred, as texts."""
         return as_values(self.outcome, self.occurred).values
 
     @model_validator(mode="after")
@@ -147,7 +149,7 @@ class RegressionColumns(CountedTable):
         return self
 
     def covariate(self, name: str) -> CovariateLevels:
-        """Returns the levels of a covariate."""
+        """Returns the covariate `name` with its levels."""
         if name in self.cuts:
             return CovariateLevels(name, (), tuple(self.cuts[name]))
         return CovariateLevels(name, as_values(name, self.levels[name]).values)
@@ -157,7 +159,7 @@ class RegressionColumns(CountedTable):
 
 
 class RegressionTable(RegressionColumns):
-    """A table whose clients are counted by outcome and levels of covariates.
+    """A data source of `privfed regress`: clients are counted by outcome and levels of covariates.
 
     The levels are public: they are never chosen from the data.
     """
@@ -169,7 +171,7 @@ class RegressionTable(RegressionColumns):
 
     @property
     def questions(self) -> RegressionCells:
-        """The cells of the table."""
+        """The cells in which clients are counted."""
         covariates = tuple(map(self.covariate, self.covariates))
         return RegressionCells(self.outcome, self.stated, covariates)
 

@@ -1,1 +1,1 @@
-"""Survival curves and tests from one noised table."""
+"""Survival curves and tests of groups, from one noised table of counts."""

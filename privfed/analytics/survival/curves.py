@@ -1,8 +1,9 @@
 """Survival curves from noised counts of events and censored patients per time bin.
 
-A patient is in one cell: group x bin x event or censored. All estimates are post-processing of one
-noised table. Within a bin, events precede censoring: a censored patient is at risk for the whole
-bin, as if all times of a bin were at its right edge. Without noise, the results are the textbook's:
+A patient (client) is counted in one cell: group x bin x event or censored. All estimates are
+post-processing of one noised table. Within a bin, events precede censoring: a censored patient is
+at risk for the whole bin, as if all times of a bin were at its right edge. Without noise, the
+results are the textbook's:
 
 - Kaplan-Meier: S_j = prod_{k <= j} (1 - e_k / n_k), n_k at risk (Kaplan & Meier 1958);
 - Nelson-Aalen: A_j = sum_{k <= j} e_k / n_k (Nelson 1969; Aalen 1978);
@@ -10,8 +11,8 @@ bin, as if all times of a bin were at its right edge. Without noise, the results
   intervals symmetric in log(-log S) (Kalbfleisch & Prentice 1980); that of A_j: the sum of
   e_k (n_k - e_k) / n_k^3 (Klein 1991), with intervals symmetric in log A.
 
-With noise, n_k and n_k - e_k are sums of cells with Gaussian noise of known variance. Let
-L_j = -log S_j, phi_j its Greenwood variance over L_j, and tau_j^2 its noise variance to first order
+With noise, n_k and n_k - e_k are sums of cells with Gaussian noise of known variance. Let L_j =
+-log S_j, phi_j its Greenwood variance over L_j, and tau_j^2 its noise variance to first order
 (delta method). The interval has all L with (estimate - L)^2 <= z^2 (phi_j L + tau_j^2), a score
 interval that is also valid for few or no events (Wilson 1927). Estimates are corrected for the
 second-order bias from noise. Simultaneous bands replace z by the 95 % quantile of the largest
@@ -21,8 +22,10 @@ With `midpoint`, patients censored in a bin are at risk for half of it, except i
 (actuarial estimate, Cutler & Ederer 1958): n_k is reduced by half of them. This removes most of the
 bias that grouping causes if censoring times are spread over a bin.
 
-A bin is visible if its counts at risk and of survivors exceed three standard deviations of their
-noise. After the last visible bin, a curve is constant, and its lower limit is 0.
+A bin is visible if its number at risk and its number of survivors exceed three standard deviations
+of their noise, and if all earlier bins are visible. After the last visible bin, the lower limit of
+survival is 0, and the curve has at most one more step (in the next bin, if the number at risk there
+is visible).
 """
 
 from __future__ import annotations
@@ -39,22 +42,22 @@ from privfed.analytics.tree import Reals
 
 _Z = float(norm.isf(0.025))
 _VISIBLE = 3.0
-"""Least visible count, in standard deviations of its noise."""
+"""A count is visible if it exceeds this number of standard deviations of its noise."""
 _DRAWS = 8_000
 _LEAST = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class SurvivalCounts:
-    """Unbiased counts of patients with independent Gaussian noise on each cell.
+    """Numbers of patients per group, bin and outcome, with independent Gaussian noise on each.
 
     Attributes:
-      edges: edges of the bins, increasing, shape `[b + 1]`; bin j is [edges[j], edges[j + 1]).
-      groups: names of the groups.
-      events: events per group and bin, shape `[g, b]`.
-      censored: patients whose observation ended in the bin without an event, shape `[g, b]`; the
-        last bin includes all who are still under observation at its end.
-      std: standard deviation of the noise on each cell; 0 without noise.
+      edges: edges of the b bins, increasing, shape `[b + 1]`; bin j is [edges[j], edges[j + 1]).
+      groups: names of the g groups.
+      events: noised numbers of patients with an event in the bin, shape `[g, b]`.
+      censored: noised numbers of patients whose observation ended in the bin without an event,
+        shape `[g, b]`; the last bin includes all who are still under observation at its end.
+      std: standard deviation of the noise on each number; 0 without noise.
     """
 
     edges: tuple[float, ...]
@@ -72,13 +75,13 @@ class SurvivalCounts:
 
     @property
     def cells(self) -> Reals:
-        """The counts of each group, events before censored, shape `[g, 2 b]`."""
+        """The noised numbers of each group, events before censored, shape `[g, 2 b]`."""
         return np.concatenate([self.events, self.censored], axis=1)
 
 
 @dataclass(frozen=True)
 class SurvivalEstimate(Encoded):
-    """A `value` and its 95 % interval; None marks a value or end that is not reached."""
+    """A `value` and its 95 % interval; None marks one that is infinite or is not reached."""
 
     value: float | None
     low: float | None
@@ -87,15 +90,15 @@ class SurvivalEstimate(Encoded):
 
 @dataclass(frozen=True)
 class SurvivalPoint(Encoded):
-    """Estimates at the right edge of a bin.
+    """Estimates of one group at the right edge of a bin.
 
     Attributes:
-      time: the right edge.
-      at_risk: patients at risk in the bin; the interval contains noise only.
+      time: the right edge of the bin.
+      at_risk: patients at risk at the start of the bin; the interval covers noise only.
       survival: Kaplan-Meier estimate with its pointwise interval.
-      band: the same estimate with the simultaneous band of the curve.
-      cumulative_hazard: Nelson-Aalen estimate.
-      visible: True if the bin's counts are distinguishable from their noise.
+      band: the same estimate with the curve's simultaneous 95 % band.
+      cumulative_hazard: Nelson-Aalen estimate with its pointwise interval.
+      visible: True if this bin is visible (see the module).
     """
 
     time: float
@@ -112,9 +115,9 @@ class SurvivalCurve(Encoded):
 
     Attributes:
       group: the group's name.
-      points: estimates at each right edge.
-      restricted_mean: restricted mean survival time up to the last edge.
-      median: median survival time; parts that the curve does not reach are None.
+      points: estimates at the right edge of each bin.
+      restricted_mean: restricted mean survival time from the first edge to the last.
+      median: median survival time; its value or an end of its interval is None if not reached.
     """
 
     group: str
@@ -131,9 +134,9 @@ def survival_curves(
     Restricted mean and median interpolate survival linearly within a bin (actuarial convention).
 
     Args:
-      counts: the noised table.
-      rng: randomness for the quantiles of simultaneous bands; by default seeded with 0, so that
-        the curves are a function of the table.
+      counts: the noised numbers of patients.
+      rng: randomness for the quantiles of simultaneous bands; None: seeded with 0, so that equal
+        counts have equal curves.
       midpoint: True for the actuarial estimate, False for Kaplan-Meier and Nelson-Aalen.
     """
     effective = exposure_sums(len(counts.edges) - 1, 0.0, 0.5 if midpoint else 0.0)
@@ -145,12 +148,14 @@ def survival_curves(
 
 
 def exposure_sums(bins: int, event: float, censored: float) -> Reals:
-    """Returns weights `[b, 2 b]` of a group's cells in the exposure of each bin.
+    """Returns weights `[b, 2 b]` by which a group's cells sum to its exposure in each bin.
+
+    A patient's exposure is the fraction of the bin for which the patient is at risk.
 
     Args:
-      bins: number of bins.
-      event: share of its bin for which a patient with an event is not at risk.
-      censored: the same for a censored patient, except in the last bin.
+      bins: number of bins b.
+      event: fraction of a bin for which a patient with an event in it is not at risk.
+      censored: the same for a patient censored in it; 0 in the last bin.
     """
     upto, within = np.triu(np.ones((bins, bins))), np.eye(bins)
     last = np.append(np.ones(bins - 1), 0.0)
@@ -161,22 +166,22 @@ def visible_counts(counts: Reals, noise: Reals) -> NDArray[np.bool_]:
     """Returns a mask `[b]` of the bins before the first count that may be noise alone.
 
     Args:
-      counts: counts, shape `[b]`.
-      noise: standard deviations of their noise, shape `[b]`.
+      counts: counts, shape `[b]`; below 3 standard deviations of its noise, one may be noise alone.
+      noise: standard deviations of the noise on `counts`, shape `[b]`.
     """
     return np.logical_and.accumulate(counts > np.maximum(_VISIBLE * noise, _LEAST))
 
 
 @dataclass(frozen=True, eq=False)
 class _Hazard:
-    """A cumulative hazard in the visible bins, with its variances.
+    """Estimates of a cumulative hazard at the right edges of the first v bins, with variances.
 
     Attributes:
-      raw: estimates corrected for bias, `[v]`.
-      monotone: the closest non-negative and non-decreasing values, `[v]`.
-      relative: sampling variance over hazard, `[v]`.
-      noise: covariance of the noise, `[v, v]`.
-      exact: True without noise.
+      raw: estimates corrected for bias from noise, `[v]`.
+      monotone: non-decreasing values closest to `raw` (largest difference), but not below 0, `[v]`.
+      relative: sampling variance divided by the cumulative hazard, `[v]`.
+      noise: covariance of the noise in `raw`, `[v, v]`.
+      exact: True if the counts have no noise.
     """
 
     raw: Reals
@@ -187,12 +192,12 @@ class _Hazard:
 
     @classmethod
     def of(cls, steps: Reals, rates: Reals, slopes: Reals, std: float) -> _Hazard:
-        """Returns the sums of `steps`, with sampling variance `rates` per unit of each step.
+        """Returns the cumulative hazard with the increments `steps`.
 
         Args:
-          steps: increments of the hazard, `[v]`.
-          rates: sampling variance of each increment over its size, `[v]`.
-          slopes: derivatives of the increments by the cells, `[v, c]`.
+          steps: increment of the hazard in each bin, `[v]`.
+          rates: sampling variance of each increment divided by the increment, `[v]`.
+          slopes: derivatives of the increments with respect to the noised cells, `[v, c]`.
           std: standard deviation of the noise on a cell.
         """
         raw, slopes = np.cumsum(steps), std * np.cumsum(slopes, axis=0)
@@ -204,12 +209,12 @@ class _Hazard:
 
     @property
     def covariance(self) -> Reals:
-        """The covariance of sampling and noise `[v, v]`."""
+        """The covariance of the estimates from sampling and noise together, `[v, v]`."""
         sampling = self.relative * self.monotone
         return np.asarray(np.minimum.outer(sampling, sampling) + self.noise)
 
     def limits(self, z: float) -> tuple[Reals, Reals]:
-        """Returns limits at `z` standard deviations, of which the monotone estimate is within."""
+        """Returns limits at `z` standard deviations, widened to contain `monotone`."""
         half = z**2 * self.relative / 2
         square = z**2 * (self.relative * self.raw + np.diag(self.noise)) + half**2
         root = np.sqrt(np.maximum(square, 0.0))
@@ -222,7 +227,7 @@ class _Hazard:
         return np.clip(low, 0.0, self.monotone), np.maximum(high, self.monotone)
 
     def widest(self, rng: np.random.Generator) -> float:
-        """Returns the 95 % quantile of the largest standardised error over all bins."""
+        """Returns the 95 % quantile of the largest standardised error in any bin, at least 1.96."""
         covariance = self.covariance
         stds = np.sqrt(np.diag(covariance))
         covariance = covariance[np.ix_(stds > 0.0, stds > 0.0)]
@@ -237,7 +242,7 @@ class _Hazard:
 def _curve(
     group: str, edges: Reals, cells: Reals, risk: Reals, std: float, rng: np.random.Generator
 ) -> SurvivalCurve:
-    """Returns the curve of one group from its cells `[2 b]`, at risk with weights `risk`."""
+    """Returns a group's curve from its `cells` `[2 b]`; `risk @ cells` are the numbers at risk."""
     bins = len(edges) - 1
     events = np.eye(bins, 2 * bins)
     n, noise = risk @ cells, std * np.linalg.norm(risk, axis=1)
@@ -274,7 +279,7 @@ def _curve(
 def _log_survival(
     n: Reals, s: Reals, risk: Reals, events: Reals, noise: Reals, std: float
 ) -> _Hazard:
-    """Returns -log S in the visible bins: sums of log(n / s), n at risk and s survivors."""
+    """Returns -log S in the visible bins: sums of log(n / s), for n at risk and s survivors."""
     bias = ((noise / n) ** 2 - (noise**2 - std**2) / s**2) / 2
     steps = np.log(n / s)
     rates = np.where(n - s == 0.0, 1 / n, (n - s) / (n * s) / np.where(steps == 0.0, 1.0, steps))
@@ -285,7 +290,7 @@ def _log_survival(
 def _nelson_aalen(
     n: Reals, cells: Reals, risk: Reals, events: Reals, noise: Reals, std: float
 ) -> _Hazard:
-    """Returns the Nelson-Aalen hazard in bins with visible numbers at risk."""
+    """Returns the Nelson-Aalen estimate in the bins whose number at risk n is visible."""
     bias = (std / n) ** 2 - cells * noise**2 / n**3
     slopes = events / n[:, None] - risk * (cells / n**2)[:, None]
     rates = (1 - np.clip(cells / n, 0.0, 1.0)) / n
@@ -295,7 +300,7 @@ def _nelson_aalen(
 def _restricted_mean(
     widths: Reals, survival: _Hazard, value: Reals, pointwise: Reals
 ) -> SurvivalEstimate:
-    """Returns the area under the curve; after the last visible bin, between its limits there."""
+    """Returns the area under the curve; its interval has the curve's limits after visible bins."""
     weights = (widths + np.append(widths[1:], 0.0)) / 2
     v = len(survival.raw)
     slopes = weights[:v] * value[:v]
@@ -306,7 +311,7 @@ def _restricted_mean(
 
 
 def _median(edges: Reals, value: Reals, pointwise: Reals) -> SurvivalEstimate:
-    """Returns the time of survival 1/2, between the times of the limits (Brookmeyer & Crowley)."""
+    """Returns the time of survival 1/2; its interval is from the limits (Brookmeyer & Crowley)."""
     low, high = pointwise
     early = _crossing(edges, np.minimum.accumulate(low))
     late = _crossing(edges, np.maximum.accumulate(high[::-1])[::-1])
@@ -314,7 +319,7 @@ def _median(edges: Reals, value: Reals, pointwise: Reals) -> SurvivalEstimate:
 
 
 def _crossing(edges: Reals, falling: Reals) -> float | None:
-    """Returns the time at which a curve from 1, linear between `edges`, is at 1/2."""
+    """Returns the time at which a curve, linear from 1 at the first edge, is at 1/2, or None."""
     curve = np.append(1.0, falling)
     below = np.flatnonzero(curve <= 0.5)
     if not below.size:
@@ -325,7 +330,7 @@ def _crossing(edges: Reals, falling: Reals) -> float | None:
 
 
 def _between(value: Reals, limits: tuple[Reals, Reals]) -> Reals:
-    """Returns limits of survival `[2, b]` from those of -log S in the visible bins."""
+    """Returns limits of survival in all bins `[2, b]` from those of -log S in the visible bins."""
     most = np.exp(-_extended(limits[0], len(value)))
     least = np.zeros_like(value)
     least[: len(limits[1])] = np.exp(-limits[1])
@@ -333,7 +338,7 @@ def _between(value: Reals, limits: tuple[Reals, Reals]) -> Reals:
 
 
 def _extended(values: Reals, bins: int) -> Reals:
-    """Returns `values` `[v]` of the first bins, and their last one (or 0) in all others, `[b]`."""
+    """Returns `values` with the last one (or 0) repeated until there are `bins` entries."""
     last = values[-1] if len(values) else 0.0
     return np.append(values, np.full(bins - len(values), last))
 

@@ -1,4 +1,4 @@
-"""Survival curves of a federation: planned, charged, released, and estimated."""
+"""Requests survival curves of a federation, and estimates them from a release."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from privfed.core.errors import Refused
 
 @dataclass(frozen=True)
 class SurvivalRequest:
-    """The columns, the bins and the budget of a survival table.
+    """A request for survival curves: the columns, the bins of time, and the budget.
 
     Attributes:
       time: the column of times.
-      event: the column that states whether the event occurred.
+      event: the column that states whether the event occurred; if not, the time is censored.
       edges: ends of the bins of time, ascending.
-      occurred: the entries of `event` that state an event.
+      occurred: the entries of `event` that state an event; any other non-empty entry states
+        censoring.
       group: the column of groups, whose values [data.categories] declares; "" for one group.
-      epsilon: epsilon of the release; None: the fraction that the run file states.
-      delta: delta of the release; None: that of the run file.
+      epsilon: epsilon of the release; None: the fraction `budget.statistics` of the run file's
+        epsilon.
+      delta: delta of the release; None: the delta of the run file.
     """
 
     time: str
@@ -39,7 +41,10 @@ class SurvivalRequest:
     delta: float | None = None
 
     def keys(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the keys of a `survival_table`; see `privfed.analytics.release.Request`."""
+        """Returns the keys of [data] for the source `survival_table`.
+
+        See `privfed.analytics.release.Request.keys`.
+        """
         keys = {
             "source": "survival_table",
             "time": self.time,
@@ -54,20 +59,20 @@ class SurvivalRequest:
 
 @dataclass(frozen=True)
 class SurvivalRelease(SumsRelease):
-    """A released survival table, its estimates, and its cost.
+    """Released noised counts of events and censored times, survival estimates, and their cost.
 
     Attributes:
       time: the column of times.
       event: the column of events.
       group: the column of groups; "" for one group.
-      clients: estimated number of usable clients in each group.
-      unusable: estimated number of clients without a usable entry.
+      clients: noised number of clients with usable entries in each group.
+      unusable: noised number of clients whose row has no usable entries.
       events: noised counts of events, by group and bin.
       censored: noised counts of censored times, by group and bin.
       edges: ends of the bins.
       curves: the survival curve of each group.
       log_rank: the test that all groups have the same survival; None for one group.
-      hazard_ratios: the hazard ratio of each group to the first.
+      hazard_ratios: the hazard ratio of each other group to the first; empty for one group.
     """
 
     file = "survival.json"
@@ -85,14 +90,14 @@ class SurvivalRelease(SumsRelease):
 
 
 def survival_of(path: Path, actuarial: bool = False) -> SurvivalRelease:
-    """Returns the estimates from the survival table that the run at `path` released.
+    """Returns the estimates from the noised counts that the run at `path` released.
 
-    No data are read.
+    No client's data are read.
 
     Args:
       path: the run directory.
-      actuarial: whether a censored client is at risk for half of its bin, as in the actuarial
-        estimate; False: for all of it, as in Kaplan-Meier of binned times.
+      actuarial: True: a client is at risk for half of the bin in which it is censored (actuarial
+        estimate). False: for all of it (Kaplan-Meier of binned times).
 
     Raises:
       Refused: if the run released nothing, or is not a run of `privfed survive`.
@@ -102,7 +107,7 @@ def survival_of(path: Path, actuarial: bool = False) -> SurvivalRelease:
 
 
 def _estimated(released: ReleasedSums, path: Path, actuarial: bool) -> SurvivalRelease:
-    """Returns the estimates from a released table."""
+    """Returns the estimates from the released counts."""
     source = released.config.source
     assert isinstance(source, SurvivalTable)
     cells, total = source.questions, released.total
@@ -138,9 +143,12 @@ def survival_request(
     epsilon: float | None,
     delta: float | None,
 ) -> SurvivalRequest:
-    """Returns the request for bins that are given by their ends, or of equal width until a time.
+    """Returns the request for bins with the ends `edges`, or for `bins` bins from 0 to `until`.
 
-    See `privfed.survival` for the arguments. Raises `Refused` if a column or the bins are missing.
+    See `privfed.survival` for the arguments.
+
+    Raises:
+      Refused: if `time` or `event` is empty, or unless exactly one of `until` and `edges` is given.
     """
     if not time or not event:
         raise Refused("time and event are both needed; name the columns of the table")

@@ -1,7 +1,7 @@
-"""A table of times to an event, as a release counts it: each client adds 1 to one cell.
+"""A table of times to an event, of which each client is counted in one cell.
 
 A cell is a bin of time, whether the event occurred or the time was censored, and a group. One more
-cell counts the clients without a usable entry.
+cell counts the clients whose row has no usable entries.
 
 *Sensitivity.* At most one row of a client counts, and it adds 1 to exactly one cell. Adding or
 removing a client (or zeroing its message) changes the vector of counts by at most 1 in L2, and
@@ -32,16 +32,16 @@ from privfed.core.vector import Indices
 
 @dataclass(frozen=True)
 class SurvivalCells(OneCell):
-    """The cells of a survival table.
+    """The cells in which clients are counted: group x bin of time x event or censored.
 
     Attributes:
       time: the column of times.
       event: the column that states whether the event occurred.
-      occurred: the entries of `event` that state an event; any other entry that is not empty states
-        that the time was censored.
+      occurred: the entries of `event` that state an event; any other non-empty entry states that
+        the time was censored.
       edges: ends of the bins, ascending, `[b + 1]`; bin j is [edges[j], edges[j + 1]).
       group: the column of groups; "" for one group.
-      groups: the values of `group`; one empty name for one group.
+      groups: the declared values of the column `group`; `("",)` for one group.
     """
 
     time: str
@@ -53,7 +53,7 @@ class SurvivalCells(OneCell):
 
     @property
     def bins(self) -> int:
-        """The number of bins."""
+        """The number of bins of time."""
         return len(self.edges) - 1
 
     @property
@@ -61,10 +61,12 @@ class SurvivalCells(OneCell):
         return len(self.groups) * self.bins * 2 + 1
 
     def of_table(self, rows: ClientRows) -> Indices:
-        """Returns the cell of each client; see `privfed.analytics.counted_table.ClientVector`.
+        """Returns the index of each client's cell; see
+        `privfed.analytics.counted_table.ClientVector`.
 
-        A time from the last edge on is censored at the last edge. A row is unusable if its time is
-        no number or below the first edge, if its event is empty, or if its group is not declared.
+        A time at or after the last edge is counted as censored in the last bin. A row is unusable
+        if its time is no number or below the first edge, if its event is empty, or if its group is
+        not declared.
         """
         times = numbers_in(rows.columns[self.time], rows.dialect)
         events, known = occurrences(rows.columns[self.event], self.occurred, rows.dialect)
@@ -80,7 +82,7 @@ class SurvivalCells(OneCell):
 
 
 class SurvivalTable(CountedTable):
-    """A table whose clients are counted by time, event and group.
+    """The data source of `privfed survive`: clients are counted by time, event and group.
 
     The bins and the groups are public: they are never chosen from the data.
     """
@@ -88,7 +90,7 @@ class SurvivalTable(CountedTable):
     time: str = Field(min_length=1)
     """Column of times until the event, or until the time was censored."""
     event: str = Field(min_length=1)
-    """Column that states whether the event occurred."""
+    """Column that states whether the event occurred (if not, the time was censored)."""
     occurred: list[str | int | bool] = [1]
     """Entries of `event` that state an event; any other entry that is not empty states
     censoring."""
@@ -97,7 +99,7 @@ class SurvivalTable(CountedTable):
     group: str = ""
     """Column of groups; empty for one group."""
     groups: list[str | int | bool] = []
-    """Values of `group`, each a group."""
+    """Declared values of the column `group`, each of which is a group."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -110,7 +112,7 @@ class SurvivalTable(CountedTable):
 
     @property
     def questions(self) -> SurvivalCells:
-        """The cells of the table."""
+        """The cells in which clients are counted."""
         groups = as_values(self.group, self.groups).values if self.group else ("",)
         occurred = as_values(self.event, self.occurred).values
         return SurvivalCells(self.time, self.event, occurred, tuple(self.edges), self.group, groups)

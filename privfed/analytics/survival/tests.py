@@ -1,12 +1,13 @@
-"""Log-rank test and hazard ratios of groups, from noised counts per time bin.
+"""Log-rank test and hazard ratios of groups, from noised counts of patients per bin of time.
 
 Both follow from the score of a proportional-hazards model with a free baseline hazard per bin. For
-events e_gk, exposures E_gk (linear in the counts) and ratios theta_g, the score of group g is
+events e_gk of group g in bin k, exposures E_gk (linear in the counts) and hazard ratios theta_g,
+the score of group g is
 
   U_g = sum_k (e_gk - d_k R_gk),  d_k = sum_h e_hk,  R_gk = theta_g E_gk / sum_h theta_h E_hk.
 
-Its variance is that of sampling plus sigma^2 J J^T, with J the derivatives of U by the noised
-cells (delta method).
+Its variance is that of sampling plus sigma^2 J J^T, with J the derivatives of U by the noised cells
+(delta method).
 
 - Log-rank test: theta = 1, E = number at risk, hypergeometric sampling variance (Mantel 1966).
 - Hazard ratios: the piecewise-exponential model, the maximum of a Poisson likelihood with exposures
@@ -15,8 +16,8 @@ cells (delta method).
   with a complementary log-log link (Prentice & Gloeckler 1978) has the same hazard ratios, but its
   score is not linear in events, so that noise would bias the estimates.
 
-Bins are omitted from the first one in which the number at risk of all groups is less than three
-standard deviations of its noise, or that of any group less than one.
+The first bin in which the number at risk in all groups together is at most three standard
+deviations of its noise, or in any group less than one, is omitted with all later bins.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from privfed.analytics.tree import Reals
 _Z = float(norm.isf(0.025))
 _STEPS = 50
 _LARGEST = 10.0
-"""Largest logarithm of a hazard ratio that counts as an estimate."""
+"""If the logarithm of a hazard ratio exceeds this magnitude, there is no estimate."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,9 @@ class LogRank(Encoded):
     """The log-rank test that all groups have the same survival.
 
     Attributes:
-      statistic: chi-squared statistic, with the variance of sampling and noise.
-      degrees: degrees of freedom.
-      p_value: p-value.
+      statistic: chi-squared statistic; its variance is that of sampling and noise.
+      degrees: degrees of freedom, the number of groups minus 1.
+      p_value: p-value of the statistic.
     """
 
     statistic: float
@@ -54,11 +55,12 @@ class LogRank(Encoded):
 
 @dataclass(frozen=True)
 class HazardRatio(Encoded):
-    """A group's hazard relative to the reference; None if the counts have no estimate.
+    """A group's hazard relative to the reference group's; its numbers are None if there is no
+    estimate.
 
     Attributes:
-      group: the group.
-      reference: the group with ratio 1.
+      group: the group's name.
+      reference: name of the group whose hazard is the denominator.
       ratio: the hazard ratio.
       low: lower end of its 95 % interval.
       high: upper end of its 95 % interval.
@@ -75,12 +77,12 @@ class HazardRatio(Encoded):
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """Events and exposures in the visible bins.
+    """Noised events and exposures of g groups in the first v bins, those not omitted.
 
     Attributes:
       events: events, shape `[g, v]`.
       exposures: exposures, shape `[g, v]`.
-      weights: weights of a group's cells in its exposures, shape `[v, c]`.
+      weights: weights with which a group's cells sum to its exposure in each bin, shape `[v, c]`.
       std: standard deviation of the noise on a cell.
     """
 
@@ -91,7 +93,12 @@ class _Model:
 
     @classmethod
     def of(cls, counts: SurvivalCounts, within: float) -> _Model:
-        """Returns the model in which events and censoring use up `within` of their bin."""
+        """Returns the model in which a patient is not at risk for the fraction `within` of its last
+        bin.
+
+        Raises:
+          ValueError: if there are fewer than two groups.
+        """
         if len(counts.groups) < 2:
             raise ValueError("a comparison needs at least two groups")
         bins = counts.events.shape[1]
@@ -103,21 +110,23 @@ class _Model:
         return cls(counts.events[:, :v], counts.cells @ weights.T, weights, counts.std)
 
     def shares(self, log_ratios: Reals) -> Reals:
-        """Returns each group's expected share of a bin's events `[g, v]`."""
+        """Returns the expected fraction of each bin's events in each group, `[g, v]`."""
         expected = np.exp(log_ratios)[:, None] * self.exposures
         return np.asarray(expected / expected.sum(0))
 
     def score(self, log_ratios: Reals) -> Reals:
-        """Returns events minus expected events of each group `[g]`."""
+        """Returns events minus expected events of each group, summed over bins, `[g]`."""
         return np.asarray((self.events - self.events.sum(0) * self.shares(log_ratios)).sum(1))
 
     def information(self, log_ratios: Reals, weights: Reals | float = 1.0) -> Reals:
-        """Returns the sampling variance of the score `[g, g]`, with `weights` of the bins."""
+        """Returns the sampling covariance of the score, `[g, g]`; `weights` multiply the bins'
+        terms.
+        """
         shares, events = self.shares(log_ratios), self.events.sum(0) * weights
         return np.asarray(np.diag(shares @ events) - (shares * events) @ shares.T)
 
     def noise(self, log_ratios: Reals) -> Reals:
-        """Returns the variance that the noise adds to the score `[g, g]`."""
+        """Returns the covariance that the noise adds to the score, `[g, g]`."""
         groups, bins = self.events.shape
         ratios, shares = np.exp(log_ratios), self.shares(log_ratios)
         per_risk = self.events.sum(0) / (ratios[:, None] * self.exposures).sum(0)
@@ -130,13 +139,13 @@ class _Model:
 
 
 def log_rank(counts: SurvivalCounts) -> LogRank:
-    """Returns the log-rank test of all groups; its p-value accounts for the noise.
+    """Returns the log-rank test of all groups; its statistic accounts for the noise.
 
     Args:
-      counts: the noised table, with at least two groups.
+      counts: the noised numbers of patients, with at least two groups.
 
     Raises:
-      ValueError: if there is a single group.
+      ValueError: if there are fewer than two groups.
     """
     model, equal = _Model.of(counts, within=0.0), np.zeros(len(counts.groups))
     total, events = model.exposures.sum(0), model.events.sum(0)
@@ -151,11 +160,11 @@ def hazard_ratios(counts: SurvivalCounts, reference: str) -> tuple[HazardRatio, 
     """Returns the hazard ratio of each other group to `reference`.
 
     Args:
-      counts: the noised table, with at least two groups.
-      reference: the name of the group with ratio 1.
+      counts: the noised numbers of patients, with at least two groups.
+      reference: the name of the group whose hazard is the denominator.
 
     Raises:
-      ValueError: if there is a single group, or none with the name `reference`.
+      ValueError: if there are fewer than two groups, or no group is named `reference`.
     """
     base = counts.groups.index(reference)
     others = [group for group in range(len(counts.groups)) if group != base]
@@ -178,7 +187,11 @@ def hazard_ratios(counts: SurvivalCounts, reference: str) -> tuple[HazardRatio, 
 
 
 def _fitted(model: _Model, others: list[int]) -> Reals | None:
-    """Returns logarithms of hazard ratios `[g]` at which the score is 0 (Newton's method)."""
+    """Returns logarithms of hazard ratios `[g]` at which the score is 0, by Newton's method.
+
+    `others` are the groups other than the reference. None if there is no such point, or a logarithm
+    exceeds `_LARGEST` in magnitude.
+    """
     fitted, square = np.zeros(len(model.events)), np.ix_(others, others)
     for _ in range(_STEPS):
         information = model.information(fitted)[square]

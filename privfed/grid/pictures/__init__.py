@@ -1,1 +1,3 @@
-"""Figures of a grid's tables: checked before the grid runs, and drawn afterwards."""
+"""Figures of a grid's results: declared in the grid file, checked before the grid runs, and drawn
+from its tables.
+"""

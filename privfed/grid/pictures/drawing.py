@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 _FACTS = ("epsilon", "noise_multiplier", "seconds", "charges", "rounds", "aborted")
-"""Columns that can be drawn although they are not metrics."""
+"""Table columns that a figure can show although they are not metrics."""
 _ACROSS = 3
-"""Number of panels side by side."""
+"""Largest number of panels side by side."""
 _KINDS = {"curves": draw_curves_panel, "bars": draw_bars_panel, "heat": draw_heat_panel}
 
 
@@ -52,13 +52,13 @@ def draw_all(
     """Draws every figure of a grid from its tables.
 
     Args:
-      files: the tables of the grid.
+      files: the paths of the grid's tables.
       figures: the figures.
-      varied: the values of each varied key.
-      columns: the key columns of the tables, varied and tuned.
+      varied: the values of each key that the grid varies.
+      columns: the key columns of the tables: varied and tuned keys.
 
     Returns:
-      The written files.
+      The paths of the written files.
 
     Raises:
       Refused: if a table is missing or is that of another grid, or a figure cannot be drawn.
@@ -80,19 +80,19 @@ def draw_all(
 
 
 def draw(figure: Figure, rows: Sequence[Row], keys: Sequence[str]) -> dict[str, bytes]:
-    """Draws a figure.
+    """Draws a figure from the rows of a table.
 
     Args:
       figure: the figure.
-      rows: the rows of the table.
-      keys: the varied keys.
+      rows: the rows of the table of runs, or of evaluated rounds if `figure.x` is a run's progress.
+      keys: the keys that the grid varies.
 
     Returns:
-      The contents of the .svg and the .png, by file name.
+      The contents of the .svg and the .png file, by file name.
 
     Raises:
-      Refused: if the figure names an unknown key or metric, averages over a key, or has nothing
-        to show.
+      Refused: if the figure names an unknown key or metric, averages over a key, or has nothing to
+        show.
     """
     import matplotlib
 
@@ -125,13 +125,13 @@ def draw(figure: Figure, rows: Sequence[Row], keys: Sequence[str]) -> dict[str, 
 
 
 def _panel_width(figure: Figure, rows: Sequence[Row]) -> float:
-    """Returns the width of a panel in inches: a heat map's column is wide enough for a number."""
+    """Returns the width of a panel in inches: a heat map's columns are wide enough for a number."""
     columns = len(values(rows, figure.x)) if figure.kind == "heat" else 0
     return max(3.4, 0.45 * columns + 1.0)
 
 
 def _with_known_measure(figure: Figure, rows: Sequence[Row], keys: Sequence[str]) -> Figure:
-    """Returns `figure` with its metric, by default the first one of the table.
+    """Returns `figure` with its metric, by default the first metric of the table.
 
     Raises `Refused` for an unknown metric.
     """
@@ -150,7 +150,9 @@ def _draw_panels(
     places: Sequence[Axes],
     canvas: Canvas,
 ) -> None:
-    """Draws each panel on its axes, removes unused axes, and adds labels."""
+    """Draws each value of `panels` on axes of its own, removes unused axes, and adds labels and a
+    legend.
+    """
     for axes in places[len(panels) :]:
         axes.remove()
     for axes, panel in zip(places, panels, strict=False):
@@ -168,7 +170,7 @@ def _draw_panels(
 def _add_legend(
     figure: Figure, rows: Sequence[Row], canvas: Canvas, panels: Sequence[Axes]
 ) -> None:
-    """Adds one legend for all panels, with the values of `by` that are drawn."""
+    """Adds one legend for all panels, with the values of the figure's key `by` that are drawn."""
     legends = [axes.get_legend_handles_labels() for axes in panels]
     handle_of = {n: h for handles, names in legends for h, n in zip(handles, names, strict=True)}
     names = [name for value in values(rows, figure.by) if (name := text(value)) in handle_of]
@@ -189,7 +191,7 @@ def _add_title(figure: Figure, canvas: Canvas, rows: Sequence[Row]) -> None:
 
 
 def _runs_behind(figure: Figure, rows: Sequence[Row]) -> str:
-    """Describes the numbers of seeds and rounds averaged in a heat map; "" for other figures."""
+    """Returns a text on a heat map's numbers of seeds and rounds; "" for other figures."""
     if figure.kind != "heat":
         return ""
     keys = [key for key in (figure.x, figure.by, figure.panels, figure.worst) if key]
@@ -218,9 +220,11 @@ def _bytes(canvas: Canvas, kind: str) -> bytes:
 
 
 def _aligned(rows: Sequence[Row], keys: Sequence[str], x: str) -> list[Row]:
-    """Returns `rows` with each `x` replaced by its mean over the seeds of the same cell and round.
+    """Returns `rows` with each `x` replaced by its mean over seeds, for equal values of `keys` and
+    round.
 
-    Seeds of a cell process different numbers of examples. Raises `Refused` if a row has no `x`.
+    Runs with different seeds process different numbers of examples. Raises `Refused` if a row has
+    no `x`.
     """
     if any(row.get(x) is None for row in rows):
         raise Refused(

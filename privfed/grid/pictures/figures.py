@@ -38,58 +38,61 @@ STYLE: Any = {
 
 ROUND = "round"
 PROGRESS = (ROUND, "examples", "bytes", "device_seconds")
-"""The quantities of a run's progress that `x` may name; all except rounds are measured in
-simulations only."""
+"""The quantities of a run's progress that a figure's `x` may name; all except rounds are measured
+in simulations only."""
 
 
 class Figure(Part):
     """One figure, written to `name`.svg and `name`.png.
 
     It shows the mean of `measure` over seeds, and never averages over a varied key: each key with
-    several values must be `x`, `by`, `panels` or `worst`, or have a single value in `where`.
+    several values must be `x`, `by`, `panels` or `worst`, or have a single value in `where`. Keys
+    are those of the run file that the grid varies, such as "privacy.epsilon", and "method".
     """
 
     name: str = Field(pattern=r"^[\w. -]+$", description="a name for a file")
-    """The name of its files."""
+    """The name of the figure's files, without the ending."""
     kind: Literal["curves", "heat", "bars"] = "curves"
-    """Lines, a heat map (with the success rate of targeted attacks in brackets, and the numbers of
-    seeds and rounds in the title), or groups of bars."""
+    """"curves" are lines, "bars" groups of bars. "heat" is a heat map, with the success rate of
+    targeted attacks in brackets, and the numbers of seeds and rounds in the title."""
     measure: str = ""
-    """The metric to draw; empty: the first measure of the loss."""
+    """The metric to draw; empty: the first metric of the loss."""
     x: str
-    """The key along the axis, or a run's progress: "round", "examples", "bytes",
-    "device_seconds"."""
+    """The key on the horizontal axis, or a quantity of a run's progress: "round", "examples",
+    "bytes", "device_seconds"."""
     by: str = ""
-    """The key with a line, a series of bars or a row of the heat map for each value."""
+    """The key each value of which has a line, a series of bars, or a row of the heat map; empty:
+    none."""
     panels: str = ""
-    """The key with a panel for each value."""
+    """The key each value of which has a panel; empty: one panel."""
     worst: str = ""
-    """The key of which only the value with the worst mean over seeds is shown."""
+    """The key of which each point shows only the value with the worst mean over seeds; empty: none.
+    """
     where: dict[str, Any] = {}
-    """Values by key: only cells with these values are shown; a list means any of its values."""
+    """Values by key: only runs with these values are shown; a list permits any value in it."""
     lower_is_better: bool | None = None
     """Whether lower values are better; None: as the metric defines it (`privfed.grid.tables`)."""
     log: bool = False
-    """Whether a run's progress is shown on a logarithmic axis."""
+    """Whether the horizontal axis is logarithmic; only if `x` is a quantity of a run's progress."""
     title: str = ""
     """The title above the figure."""
     labels: dict[str, str] = {}
-    """Axis labels by key."""
+    """Labels to print for keys and metrics, by name."""
 
     def label(self, key: str) -> str:
-        """Returns the label of `key`: as set in `labels`, or else "section key" in words."""
+        """Returns the label of a key or metric: as set in `labels`, or else its name as words."""
         return self.labels.get(key, key.replace(".", " ").replace("_", " "))
 
 
 def check_figures(figures: Sequence[Figure], varied: Mapping[str, Sequence[Any]]) -> None:
-    """Checks figures before a grid runs.
+    """Checks the figures of a grid before the grid runs.
 
     Args:
       figures: the figures.
-      varied: the values of each varied key.
+      varied: the values of each key that the grid varies.
 
     Raises:
-      Refused: if two figures have one name, or a figure cannot be drawn with these keys.
+      Refused: if two figures have the same name, or a figure cannot be drawn with these keys.
     """
     names = [figure.name for figure in figures]
     for figure in figures:
@@ -115,7 +118,9 @@ def check_figures(figures: Sequence[Figure], varied: Mapping[str, Sequence[Any]]
 
 
 def values(rows: Sequence[Row], key: str) -> list[Any]:
-    """Returns the distinct values of `key`: sorted if all are numbers, else in order of `rows`."""
+    """Returns the distinct values of the column `key`: sorted if all are numbers, else in order of
+    `rows`.
+    """
     distinct = list(dict.fromkeys(row[key] for row in rows if row.get(key) is not None))
     if all(isinstance(value, int | float) for value in distinct):
         return sorted(distinct)
@@ -123,7 +128,7 @@ def values(rows: Sequence[Row], key: str) -> list[Any]:
 
 
 def text(value: Any) -> str:
-    """Formats a value for an axis or a legend."""
+    """Returns a value as text for an axis or a legend."""
     if isinstance(value, float):
         return "∞" if value == math.inf else f"{value:g}"
     if isinstance(value, int) and not isinstance(value, bool):
@@ -140,7 +145,7 @@ def holds(row: Mapping[str, Any], where: dict[str, Any]) -> bool:
 def refuse_unknown(figure: Figure, keys: Sequence[str]) -> None:
     """Raises `Refused` if `figure` names a key that is not in `keys`, or uses one twice.
 
-    Its x may also be in `PROGRESS`.
+    The key `x` may also be in `PROGRESS`.
     """
     used = [key for key in (figure.x, figure.by, figure.panels, figure.worst) if key]
     for key in [*used, *figure.where]:

@@ -1,8 +1,8 @@
-"""Draws one panel of a figure: curves with bands, bars with whiskers, or a heat map.
+"""Draws one panel of a figure: curves with bands, bars with whiskers, or a heat map of fields.
 
 Heat maps have the colour map cividis (Nunez, Anderton & Renslow 2018) and a number in every field.
-`rows` are those of one panel, and `all_rows` those of all panels, which have the same positions on
-the axes, colours and scales.
+In these functions, `rows` are the table rows of one panel, and `all_rows` those of all panels,
+which have the same positions on the axes, colours and scales.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _FEW_DECADES = 20.0
-"""A logarithmic axis has numbers within decades if its ends have a smaller ratio than this."""
+"""A logarithmic axis has tick labels within decades if the ratio of its ends is below this."""
 _WIDE = 40
-"""Number of characters that fit under one panel in a row."""
+"""Number of characters of tick labels that fit side by side under one panel."""
 ATTACK_SUCCESS = "attack_success"
-"""The column of the attack success rate."""
+"""Name of the table column with the attack success rate."""
 _SPACING = 0.12
-"""Distance between points at the same x, relative to the distance between values of x."""
+"""Distance between points of different series at one x, relative to that between values of x."""
 
 Point = tuple[float, Spread]
 """A position on the x axis, and the spread over seeds there."""
@@ -36,9 +36,9 @@ Point = tuple[float, Spread]
 def draw_curves_panel(
     figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row], axes: Axes
 ) -> None:
-    """Draws means over seeds as lines, with a band from the smallest to the largest seed.
+    """Draws means over seeds as lines, with a band from the smallest to the largest value.
 
-    If a value of x is a name, which has no order, points with whiskers are drawn instead of lines.
+    If a value of x is text, which has no order, points with whiskers are drawn instead of lines.
     """
     positions, names = _places(figure, all_rows)
     groups = list(_groups(figure, rows, all_rows))
@@ -53,7 +53,7 @@ def draw_curves_panel(
 
 
 def _look(figure: Figure, number: int) -> dict[str, Any]:
-    """Returns the style (colour, marker, dash) of the series `number`."""
+    """Returns the style (colour, marker, dash) of the series with the index `number`."""
     return {
         "color": COLOURS[number % len(COLOURS)],
         "linestyle": DASHES[number % len(DASHES)],
@@ -81,7 +81,7 @@ def _draw_points(axes: Axes, points: Sequence[Point], look: dict[str, Any], labe
 
 
 def _whiskers(points: Sequence[Point]) -> list[list[float]]:
-    """Returns the distances from the mean to the smallest and to the largest seed."""
+    """Returns each point's distance from its mean to its smallest and to its largest value."""
     return [
         [over_seeds.mean - over_seeds.low for _, over_seeds in points],
         [over_seeds.high - over_seeds.mean for _, over_seeds in points],
@@ -91,7 +91,7 @@ def _whiskers(points: Sequence[Point]) -> list[list[float]]:
 def draw_bars_panel(
     figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row], axes: Axes
 ) -> None:
-    """Draws means over seeds, with a whisker from the smallest to the largest seed."""
+    """Draws means over seeds as bars, with a whisker from the smallest to the largest value."""
     positions, names = _places(figure, all_rows)
     groups = list(_groups(figure, rows, all_rows))
     width = 0.8 / len(groups)
@@ -118,7 +118,7 @@ def draw_bars_panel(
 def draw_heat_panel(
     figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row], axes: Axes
 ) -> None:
-    """Draws a heat map: each field has the mean over seeds, or a dash if there is none.
+    """Draws a heat map with a field for each x and value of `by`: the mean over seeds, or a dash.
 
     If attacks are targeted, the attack success rate is below the mean, in brackets.
     """
@@ -147,13 +147,17 @@ def draw_heat_panel(
 
 
 def shows_success(figure: Figure, rows: Sequence[Row]) -> bool:
-    """Whether the figure is a heat map of another metric, and attack success was measured."""
+    """Whether attack success rates are shown: in a heat map of another metric, if they were
+    measured.
+    """
     measured = any(row.get(ATTACK_SUCCESS) is not None for row in rows)
     return measured and figure.kind == "heat" and figure.measure != ATTACK_SUCCESS
 
 
 def _means(figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row]) -> np.ndarray:
-    """Returns the mean over seeds of each field of a heat map, `[rows, columns]`; NaN if none."""
+    """Returns the mean over seeds in each field of a heat map, shape `[rows, columns]`; NaN if
+    none.
+    """
     columns = values(all_rows, figure.x)
     field = np.full((len(values(all_rows, figure.by)) if figure.by else 1, len(columns)), np.nan)
     for line, (_, group) in enumerate(_groups(figure, rows, all_rows)):
@@ -172,7 +176,7 @@ def _range_of_means(figure: Figure, all_rows: Sequence[Row]) -> tuple[float, flo
 
 
 def _write_numbers(field: np.ndarray, numbers: np.ndarray, middle: float, axes: Axes) -> None:
-    """Writes the number of each field `[rows, columns]`, in black if its value exceeds `middle`."""
+    """Writes each field's text, in black if the field's value exceeds `middle`, else in white."""
     for (line, column), value in np.ndenumerate(field):
         colour = "black" if math.isnan(value) or value > middle else "white"
         number = str(numbers[line, column])
@@ -180,10 +184,10 @@ def _write_numbers(field: np.ndarray, numbers: np.ndarray, middle: float, axes: 
 
 
 def _places(figure: Figure, rows: Sequence[Row]) -> tuple[dict[Any, float], list[str]]:
-    """Returns the position of each value of x, and the names to print there.
+    """Returns the position of each value of x on the axis, and the tick labels (none for progress).
 
     If x measures a run's progress, its value is the position. The values of a key have the
-    positions 0, 1, … and are printed as names.
+    positions 0, 1, … and are printed as tick labels.
     """
     distinct = values(rows, figure.x)
     if figure.x in PROGRESS:
@@ -209,7 +213,7 @@ def _x_axis(figure: Figure, names: Sequence[str], axes: Axes) -> None:
 
 
 def _slant(axes: Axes, names: Sequence[str]) -> None:
-    """Rotates names that would overlap."""
+    """Rotates the tick labels `names` if they would overlap."""
     if max(map(len, names), default=0) * len(names) > _WIDE:
         axes.tick_params(axis="x", rotation=30)
         for label in axes.get_xticklabels():
@@ -219,7 +223,10 @@ def _slant(axes: Axes, names: Sequence[str]) -> None:
 def _groups(
     figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row]
 ) -> Iterator[tuple[Any, list[Row]]]:
-    """Yields each value of `by` in all panels with its `rows`; without `by`, one group of all."""
+    """Yields each value of `by` that occurs in `all_rows`, with its rows among `rows`.
+
+    Without `by`, yields one group with all `rows`.
+    """
     if not figure.by:
         yield "", list(rows)
         return
@@ -230,7 +237,10 @@ def _groups(
 def _over_x(
     figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row]
 ) -> Iterator[tuple[Any, Spread]]:
-    """Yields each x with its spread over seeds, or with that of the worst value of `worst`."""
+    """Yields each x with the spread over seeds; if `worst` is set, that of its worst value.
+
+    The spread is empty if a value of `worst` has no result.
+    """
     for x in values(rows, figure.x):
         at_x = [row for row in rows if row[figure.x] == x]
         if not figure.worst:
@@ -249,7 +259,7 @@ def _over_x(
 def _finite(
     axes: Axes, positions: Mapping[Any, float], spreads: Iterable[tuple[Any, Spread]]
 ) -> Iterator[tuple[float, Spread]]:
-    """Yields finite spreads with their positions on x; an infinite one is written as "∞"."""
+    """Yields finite spreads with their positions on x; writes "∞" where a spread is infinite."""
     for x, over_seeds in spreads:
         if over_seeds.count and math.isfinite(over_seeds.high):
             yield positions[x], over_seeds
@@ -272,12 +282,12 @@ def _spread(figure: Figure, rows: Sequence[Row]) -> Spread:
 
 
 def _short(value: float) -> str:
-    """Formats a number for a field of a map; a dash for NaN."""
+    """Returns a number as text for a field of a heat map; a dash for NaN."""
     if math.isnan(value):
         return "—"
     return text(round(value, 3) if abs(value) < 1 else float(f"{value:.3g}"))
 
 
 def _bracketed(value: float) -> str:
-    """Formats the second number of a field, in brackets, for the line below the first number."""
+    """Returns the second number of a field as text: in brackets, on a new line."""
     return f"\n({_short(value)})"
