@@ -113,10 +113,10 @@ class Approvals:
         Raises:
           Refused: if `digest` identifies no run, or several runs.
         """
-        found = [each.digest for each in self.all() if each.digest.startswith(digest)]
+        matches = [each.digest for each in self.all() if each.digest.startswith(digest)]
         if _DIGEST.fullmatch(digest):
-            found = [digest]
-        if len(digest) < _SHORTEST or len(found) != 1:
+            matches = [digest]
+        if len(digest) < _SHORTEST or len(matches) != 1:
             raise Refused(
                 f"{digest!r} does not identify a run; pass the 64 digits of a digest, or at least "
                 f"the first {_SHORTEST} of one that privfed site pending lists"
@@ -124,8 +124,8 @@ class Approvals:
         until = time.time() + days * 86_400 if days else 0.0
         make_folder(self.folder, 0o700)
         content = _Decision(decision=decision, until=until).model_dump_json()
-        write_atomically(self._paths(found[0])[0], f"{content}\n".encode())
-        return found[0]
+        write_atomically(self._paths(matches[0])[0], f"{content}\n".encode())
+        return matches[0]
 
     def _paths(self, digest: str) -> tuple[Path, Path]:
         """Returns the paths of the decision and of the run file."""

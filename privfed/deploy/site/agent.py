@@ -61,6 +61,8 @@ class Agent:
 
     def answer(self, data: bytes) -> bytes:
         """Returns the answer to the message `data`; never raises an `Exception`."""
+        if not data:  # `privfed site status` asks whether an agent answers
+            return answered(Reply.UNSIGNED)
         try:
             return answered(Reply.ANSWERED, self._answer(Envelope.decode(data), data))
         except _Unsigned:

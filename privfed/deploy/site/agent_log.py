@@ -70,14 +70,16 @@ def logging_to(path: Path, as_json: bool = False) -> Iterator[None]:
     file.setFormatter(logging.Formatter(_FORM))
     terminal = logging.StreamHandler()
     terminal.setFormatter(_Events(path, as_json))
-    before = logger.level
+    before = logger.level, logger.propagate
     logger.setLevel(logging.INFO)
+    logger.propagate = False  # a library may have given the root logger a terminal
     for handler in (file, terminal):
         logger.addHandler(handler)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
         for handler in (file, terminal):
             logger.removeHandler(handler)
             handler.close()

@@ -51,11 +51,12 @@ def test_a_status_states_epsilon_answers_and_what_was_declined(made, tmp_path):
     assert answer.exit_code == 2
 
 
-def test_the_exit_code_states_whether_an_agent_answers(made):
+def test_the_exit_code_states_whether_an_agent_answers(made, caplog):
     folder = made.folder(0)
     with serving(folder):
         assert run("site", "status", folder.path).exit_code == 0
         assert run("site", "status", folder.path, "--health", 60).exit_code == 0
+    assert not caplog.records, "a supervisor's questions would fill the log"
     assert run("site", "status", folder.path, "--health", 1).exit_code == 2
 
 
@@ -132,12 +133,15 @@ SECRET = "patient p7: 'positive'"
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_the_terminal_shows_events_without_the_text_of_entries(tmp_path, capsys, as_json):
-    path = tmp_path / "log"
+    """Also where a library has given the root logger a terminal of its own."""
+    path, library = tmp_path / "log", logging.StreamHandler()
+    logging.getLogger().addHandler(library)
     log = logging.getLogger("privfed.deploy.site.agent")
     with logging_to(path, as_json):
         log.warning("declined: %s", SECRET, extra=event("declined", code="budget"))
         log.error("unreadable: %s", SECRET)
         log.debug("not recorded")
+    logging.getLogger().removeHandler(library)
     shown = capsys.readouterr().err.splitlines()
     assert len(shown) == 2
     assert SECRET not in "".join(shown)
