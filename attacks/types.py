@@ -41,8 +41,7 @@ class View:
 
     Attributes:
       round: number of the round, from 1.
-      byzantine: the rows of the attackers as they trained them, before they are replaced, shape [b,
-        m].
+      byzantine: the attackers' rows from their training, not yet replaced, shape [b, m].
       honest: the other clients' rows, shape [h, m].
       rule: function that aggregates rows [n, m], with the Byzantine rows first, to a tensor.
       identities: identifiers of the honest rows' clients, constant over rounds, shape [h].

@@ -192,8 +192,8 @@ class SumRule(Rule):
         return self.step(center, released)
 
     def within(self, clip: float | None) -> Self:
-        """Returns the rule with its keys completed; under privacy its terms then have norm at most
-        `clip`, to which noise is calibrated.
+        """Returns the rule with its keys completed; under privacy, terms of finite `sensitivity`
+        then have norm at most `clip`, to which noise is calibrated.
 
         Args:
           clip: clipping norm; None without privacy.

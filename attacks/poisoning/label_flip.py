@@ -30,7 +30,8 @@ class LabelFlip(Attack):
     knows: ClassVar[frozenset[Knowledge]] = frozenset({Knowledge.OWN_DATA})
     poisons: ClassVar[bool] = True
     flip: Literal["all", "one"] = "all"
-    """"all" replaces label y by classes - 1 - y; "one" replaces `source` by `target`."""
+    """Kind of flip: "all" replaces label y by classes - 1 - y; "one" replaces `source` by
+    `target`."""
     source: int = Field(1, ge=0)
     """With "one": the label that is replaced."""
     target: int = Field(7, ge=0)

@@ -83,9 +83,7 @@ class Adaptive(FullKnowledge):
     def _tried(
         self, honest: Tensor, view: View, rng: np.random.Generator, strengths: list[float]
     ) -> Iterator[Tensor]:
-        """Yields candidates: one row `[m]` for all attackers, or a row for each of them `[b,
-        m]`.
-        """
+        """Yields candidates: one row `[m]` for all attackers, or a row for each, `[b, m]`."""
         mean = honest.mean(0)
         for way in directions(honest):
             for strength in strengths:
