@@ -1,4 +1,4 @@
-"""Checks that every attack has to pass, also attacks that you write.
+"""Checks that every attack has to pass, including attacks of your own.
 
 Each check is a function of the attack, and raises `AssertionError`.
 """
@@ -28,7 +28,7 @@ def _cloud(n: int, d: int = 6, seed: int = 0) -> Tensor:
 
 
 def _shown(attack: Attack, trained: Tensor, honest: Tensor) -> View:
-    """Returns a view that contains what the attack declares to know, and nothing else."""
+    """Returns a view with the knowledge that the attack declares, and nothing else."""
     return View(
         1,
         trained,
@@ -42,9 +42,11 @@ def _sent(attack: Attack, trained: Tensor, honest: Tensor) -> tuple[Tensor, Stat
 
 
 def sends_a_row_for_each_attacker(attack: Attack) -> None:
-    """Checks that an attack returns one finite row for each attacker, and the same when repeated.
+    """Checks that an attack returns a finite row for each attacker, and equal ones at a second
+    call.
 
-    Its arguments are not changed in place. Without `corrupts`, the rows must be the trained ones.
+    Arguments must not be changed in place. An attack without `corrupts` must return the trained
+    rows.
     """
     trained, honest = _cloud(3), _cloud(9, seed=1)
     before = trained.clone(), honest.clone()
@@ -78,7 +80,7 @@ def reads_what_it_declares(attack: Attack) -> None:
 
 
 def attacks_among_few_and_broken_rows(attack: Attack) -> None:
-    """Checks that an attack works with few honest rows, and ignores unusable ones as rules do."""
+    """Checks that an attack works with few honest rows, and ignores unusable rows as rules do."""
     for count in (0, 1, 2):
         rows, _ = _sent(attack, _cloud(2), torch.ones(count, 6))
         assert rows.isfinite().all(), f"rows are not finite among {count} honest rows"
@@ -103,7 +105,9 @@ def _briefing(attack: Attack) -> Briefing:
 
 
 def poisons_what_it_declares(attack: Attack) -> None:
-    """Checks that `poison` changes examples, and keeps their form, exactly if `poisons` is set."""
+    """Checks that `poison` changes examples if and only if `poisons` is set, and keeps their
+    form.
+    """
     shape = tuple(_IMAGES.shape[1:])
     unfit_reason = attack.unfit_reason(shape, True)
     assert unfit_reason is None, f"the attack refuses images {shape}: {unfit_reason}"
@@ -142,7 +146,9 @@ def steers_where_it_declares(attack: Attack) -> None:
 
 
 def aims_at_labels_that_exist(attack: Attack) -> None:
-    """Checks that target labels are those of existing classes and among `labels`."""
+    """Checks that target labels are labels of existing classes, and among `attack.labels()` if
+    any.
+    """
     aim = attack.targeted(_IMAGES, _LABELS, _briefing(attack).learned)
     if aim is None:
         return
@@ -164,4 +170,4 @@ ATTACK_CHECKS = (
     steers_where_it_declares,
     aims_at_labels_that_exist,
 )
-"""All checks of an attack."""
+"""All checks that an attack has to pass."""

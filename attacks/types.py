@@ -1,4 +1,4 @@
-"""Interface of attacks, and the attacker's knowledge."""
+"""The interface of attacks, and the knowledge that a threat model gives an attacker."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 State = Mapping[str, "Tensor"]
 Identities = NDArray[np.int64]
 _LONGEST = 1e15
-"""Largest norm of a usable row, as in `defenses.finite`."""
+"""Largest norm of a usable row, equal to `defenses.finite.LONGEST`."""
 
 
 class Knowledge(Enum):
-    """Information that an attacker reads; reading honest updates voids the run's epsilon."""
+    """Kinds of information that an attack may use; using honest updates voids the run's epsilon."""
 
     OWN_DATA = "own data"
     ATTACKERS_DATA = "all attackers' data"
@@ -34,16 +34,16 @@ class Knowledge(Enum):
 
 @dataclass(frozen=True)
 class View:
-    """The threat model: the information that an attack receives in a round; None if withheld.
+    """The information that an attack receives in a round; None for what the threat model withholds.
 
-    If a round has several messages, the attack is called for each message separately. A row has all
-    m numbers of a message, which may contain more than an update.
+    If a round has several messages, the attack is called for each message separately. A row is a
+    client's message of m numbers, which may contain more than an update.
 
     Attributes:
-      round: number of the round.
-      byzantine: the attackers' rows after honest training, shape [b, m].
+      round: number of the round, from 1.
+      byzantine: the attackers' rows from their training, not yet replaced, shape [b, m].
       honest: the other clients' rows, shape [h, m].
-      rule: the aggregation of rows [n, m], the Byzantine ones first.
+      rule: function that aggregates rows [n, m], with the Byzantine rows first, to a tensor.
       identities: identifiers of the honest rows' clients, constant over rounds, shape [h].
     """
 
@@ -54,7 +54,10 @@ class View:
     identities: Identities | None = None
 
     def identities_of_usable(self) -> Identities | None:
-        """Returns the identities `[u]` of the rows of `usable_honest`; None if withheld."""
+        """Returns the identifiers `[u]` of the clients of the rows that `usable_honest` returns.
+
+        None if honest rows or identifiers are withheld.
+        """
         if self.honest is None or self.identities is None:
             return None
         whose: Identities = self.identities[_usable(self.honest).cpu().numpy()]
@@ -67,13 +70,13 @@ class Unarmed(ValueError):
 
 @dataclass(frozen=True)
 class Briefing:
-    """Knowledge of one attacker when it poisons its examples.
+    """The knowledge of one attacker when it poisons its examples.
 
     Attributes:
       classes: number of classes; labels are below it.
-      place: number of the attacker among the attackers, from 0.
-      learned: the result of `Attack.study` on the attackers' joint examples, if the attack declares
-        this knowledge.
+      place: index of the attacker among all attackers, from 0.
+      learned: the result of `Attack.study` on all attackers' examples; empty unless the attack
+        declares to know these.
     """
 
     classes: int
@@ -82,7 +85,7 @@ class Briefing:
 
 
 class Attack(BaseModel):
-    """An attack by Byzantine clients: poisons examples, replaces rows, or both.
+    """An attack by Byzantine clients: it poisons their examples, replaces their rows, or both.
 
     An attack that poisons examples may also change the direction of local training steps.
     """
@@ -90,15 +93,15 @@ class Attack(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
     knows: ClassVar[frozenset[Knowledge]] = frozenset()
-    """Knowledge that the threat model gives the attack."""
+    """Knowledge that the attack uses, which the threat model then gives it."""
     poisons: ClassVar[bool] = False
-    """Whether examples are altered before training."""
+    """Whether `poison` alters the attackers' examples before training."""
     steers: ClassVar[bool] = False
-    """Whether local steps on poisoned examples take a direction other than the honest one."""
+    """Whether `steer` changes the direction of local training steps on poisoned examples."""
 
     @property
     def corrupts(self) -> bool:
-        """Whether the attack replaces the attackers' rows."""
+        """Whether `corrupt` replaces the attackers' rows."""
         return False
 
     @property
@@ -116,16 +119,20 @@ class Attack(BaseModel):
         return None
 
     def labels(self) -> tuple[int, ...]:
-        """Returns all labels that the attack names as source or target; each has to exist."""
+        """Returns all labels that the attack's keys name; each has to be a label of the data."""
         return ()
 
     def study(self, x: Tensor, y: Tensor, classes: int) -> State:
-        """Returns the attackers' knowledge from all their examples, before any is poisoned.
+        """Returns what the attackers learn from all their examples together, before any is
+        poisoned.
 
         Args:
           x: all attackers' examples, shape [n, *].
           y: their labels, shape [n].
           classes: number of classes.
+
+        Returns:
+          Tensors by name, passed on as `Briefing.learned`; by default none.
 
         Raises:
           Unarmed: if the examples do not suffice for the attack.
@@ -146,15 +153,18 @@ class Attack(BaseModel):
         return x, y
 
     def watch(self, params: Tensor, state: State) -> State:
-        """Returns the attackers' state after they have seen the broadcast model `params` `[d]`."""
+        """Returns the attackers' new state once they have received the broadcast model `params`
+        `[d]`.
+        """
         return state
 
     def steer(self, direction: Tensor, away: Tensor, lr: float, state: State) -> Tensor:
-        """Returns the directions `[c, d]` along which c attackers descend in a local step.
+        """Returns the directions `[c, d]` of c attackers: a local step moves each model by -`lr`
+        times its row.
 
         Args:
           direction: the directions of honest clients, shape [c, d].
-          away: differences of the attackers' models from the broadcast one, shape [c, d].
+          away: the attackers' models minus the broadcast model, shape [c, d].
           lr: learning rate of the step.
           state: the attackers' state.
         """
@@ -165,10 +175,11 @@ class Attack(BaseModel):
         return view.byzantine, state
 
     def targeted(self, x: Tensor, y: Tensor, learned: State) -> tuple[Tensor, Tensor] | None:
-        """Returns the test examples to be misclassified (model inputs), and their target labels.
+        """Returns the test examples to be misclassified, as model inputs, and their target labels.
 
-        The attack success rate is the fraction of these examples that get their target label. None
-        if the attack has no target. `learned` is the result of `study`.
+        x and y are all test examples and their labels. The attack success rate is the fraction of
+        the returned examples that get their target label. Returns None if the attack has no target.
+        `learned` is the result of `study`.
         """
         return None
 
@@ -177,7 +188,10 @@ Attack.__class_vars__ |= {"corrupts"}  # a property that a subclass may set: `co
 
 
 def undeclared_hooks(attack: Attack) -> list[str]:
-    """Returns the hooks "poison" and "corrupt" that an attack overrides, if it declares neither."""
+    """Returns those of "poison" and "corrupt" that an attack overrides although it does not act.
+
+    Empty if the attack declares `poisons` or `corrupts`.
+    """
     kind, hooks = type(attack), [] if attack.acts else ["poison", "corrupt"]
     return [hook for hook in hooks if getattr(kind, hook) is not getattr(Attack, hook)]
 
@@ -203,9 +217,10 @@ class ReadingAttack(UpdateAttack):
 
 
 class FullKnowledge(ReadingAttack):
-    """An attack that reads all honest updates and computes the rows of all Byzantine clients.
+    """An attack that computes all Byzantine clients' rows from all honest updates of a round.
 
-    It computes one row that all of them send, or one row for each of them.
+    It computes one row that all of them send, or one row for each of them. If no honest row is
+    usable, they send the rows that they trained.
     """
 
     @abstractmethod
@@ -223,10 +238,10 @@ class FullKnowledge(ReadingAttack):
 
 
 def usable_honest(honest: Tensor | None) -> Tensor | None:
-    """Returns the usable honest rows `[h, m]`; None if there are none.
+    """Returns the usable ones of the rows `honest` `[n, m]`; None if there are none.
 
-    Unusable rows are not finite or too long (`defenses.finite`). Rules leave them out, and so do
-    attackers.
+    A row is unusable if it is not finite or its norm exceeds 1e15 (`defenses.finite`). Rules leave
+    them out, and so do attackers.
     """
     if honest is None:
         return None

@@ -1,4 +1,6 @@
-"""Coordinate-wise computation on chunks of columns, transposed for contiguous memory access."""
+"""Coordinate-wise computation on rows, in chunks of columns that are transposed to be
+contiguous.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ _CHUNK = 8192
 _BATCH_SIZE = 1 << 24
 """Number of values that a GPU sorts at once."""
 _SPARSE = 8
-"""Weights are treated as sparse if fewer than one entry in this many is nonzero."""
+"""Weights are treated as sparse if less than 1 / this number of their entries is nonzero."""
 
 
 def by_column(
@@ -20,9 +22,9 @@ def by_column(
     weights: Tensor | None,
     reduce: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """Applies `reduce` to the sorted values of every coordinate of `weights @ rows[keep]`.
+    """Returns `reduce` of the sorted values of each coordinate of `weights @ rows[keep]`.
 
-    Needs memory for a few chunks of columns.
+    In addition to the rows, needs memory for a few chunks of columns only.
 
     Args:
       rows: client updates, shape [n, d].
@@ -50,14 +52,16 @@ def by_column(
 
 
 def _columns_per_step(rows: Tensor, lanes: int) -> int:
-    """Returns the number of columns of `rows` `[n, d]` sorted at once by `lanes` CPU threads."""
+    """Returns the number of columns of `rows` `[n, d]` that are sorted at once, by `lanes` threads
+    if on a CPU.
+    """
     if rows.device.type == "cpu":
         return _CHUNK * lanes
     return max(_CHUNK, _BATCH_SIZE // max(len(rows), 1))
 
 
 def _ascending(columns: Tensor, pool: ThreadPoolExecutor) -> Tensor:
-    """Returns `columns` `[c, m]` with each row sorted; sorts in place on a CPU (by NumPy)."""
+    """Returns `columns` `[c, m]` with the m values of each sorted; on a CPU, sorts in place."""
     if columns.device.type != "cpu":
         return columns.sort(dim=1).values
     values = columns.numpy()
@@ -67,7 +71,7 @@ def _ascending(columns: Tensor, pool: ThreadPoolExecutor) -> Tensor:
 
 
 def product(weights: Tensor, rows: Tensor, keep: Tensor | None) -> Tensor:
-    """Returns `weights @ rows[keep]`, `[m, d]` in the rows' dtype, without copying the rows.
+    """Returns `weights @ rows[keep]`, `[m, d]` in the rows' dtype, without copying `rows`.
 
     Only weights on the CPU are checked for sparsity: counting nonzeros on a GPU would synchronise.
     """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 
 class Deferred(ModuleType):
-    """A proxy of the module of this name, which is imported when an attribute is first used."""
+    """A proxy of a module, which is imported when an attribute of the proxy is first read."""
 
     def __getattr__(self, attribute: str) -> Any:
         """Returns the module's attribute and caches it, so it is looked up only once."""

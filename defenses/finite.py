@@ -5,13 +5,15 @@ from __future__ import annotations
 from defenses.deferred import Tensor, torch
 
 LONGEST = 1e15
-"""Norm up to which squared distances between float32 rows stay far from overflow."""
+"""Largest norm of a usable row; squared distances of such float32 rows are far from overflow."""
 SHORTEST = 1e-20
-"""Norm below which the direction of a row is undefined."""
+"""Norm below which the direction of a row counts as undefined."""
 
 
 def usable(rows: Tensor) -> Tensor:
-    """Returns a mask `[n]` bool of the `rows` `[n, d]` that are finite and of norm at most 1e15."""
+    """Returns a mask `[n]` bool of the `rows` `[n, d]` that are finite and whose norm is at most
+    1e15.
+    """
     norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
     return norms <= LONGEST
 

@@ -7,16 +7,16 @@ import math
 from defenses.deferred import Tensor
 
 _NOTHING = 1e-30
-"""Lower bound on a dispersion before its logarithm is taken."""
+"""Smaller dispersions are replaced by this value before the logarithm is taken."""
 
 
 def gap(within: Tensor, drawn: Tensor) -> tuple[float, float]:
-    """Returns Gap(k) and its error s_k, for points in k clusters.
+    """Returns the gap statistic Gap(k) of points in k clusters, and its error s_k.
 
     W_k is the sum of squares within the points' clusters, and W*_k the sum within the clusters of
     each of b uniform reference sets. Gap(k) = mean log W*_k - log W_k, and s_k is the standard
-    deviation of log W*_k times sqrt(1 + 1 / b). As published, k is the smallest with Gap(k) >=
-    Gap(k + 1) - s_(k+1).
+    deviation of log W*_k times sqrt(1 + 1 / b). In the published method, the number of clusters is
+    the smallest k with Gap(k) >= Gap(k + 1) - s_(k+1).
 
     Args:
       within: sum of squares within the clusters W_k, shape [].

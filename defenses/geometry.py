@@ -27,7 +27,7 @@ _FAR = 100.0
 
 @dataclass(frozen=True)
 class Geometry:
-    """Inner products and distances of n rows and the origin, computed on first access.
+    """Inner products and distances of n rows and the origin, computed when they are first read.
 
     Rules that need only the number of rows, such as the mean, compute no products.
     """
@@ -37,11 +37,13 @@ class Geometry:
     products: Callable[[], Tensor]
     """Computes the inner products `[n + 1, n + 1]` that `gram` caches."""
     lengths: Callable[[], Tensor] | None = None
-    """Computes the squared norms `[n]`, if they are available without the products."""
+    """Computes the rows' squared norms `[n]`; None: they are computed from the products."""
 
     @classmethod
     def of(cls, rows: Tensor, keep: Tensor | None = None) -> Geometry:
-        """Returns the geometry of `rows[keep]`, `[n, d]`."""
+        """Returns the geometry of the rows `rows[keep]`; `rows` are `[N, d]`, and a `keep` of None
+        keeps all.
+        """
         count = len(rows) if keep is None else len(keep)
         return cls(count, partial(_amid, rows, keep), partial(_lengths, rows, keep))
 
@@ -56,12 +58,12 @@ class Geometry:
         return self.products()
 
     def distances(self) -> Tensor:
-        """Returns squared distances between rows `[n, n]`."""
+        """Returns the squared distances between rows, `[n, n]`."""
         return _between(self.gram)[:-1, :-1]
 
     @cached_property
     def norms(self) -> Tensor:
-        """Squared distances of rows from the origin `[n]`."""
+        """Squared norms of the rows, `[n]`."""
         return _between(self.gram)[:-1, -1] if self.lengths is None else self.lengths()
 
     def inner(self) -> Tensor:
@@ -83,7 +85,7 @@ class Geometry:
         return (inner * scale[:, None] * scale[None, :]).clamp(-1.0, 1.0)
 
     def about_mean(self, weights: Tensor | None = None) -> Tensor:
-        """Returns inner products `[n, n]` of the rows minus their weighted mean.
+        """Returns the inner products `[n, n]` of the differences of rows from their weighted mean.
 
         `weights` `[n]` sum to one; None weights all rows equally.
         """
@@ -94,7 +96,9 @@ class Geometry:
         return products - onto[:, None] - onto[None, :] + weights @ onto
 
     def mixed(self, weights: Tensor) -> Geometry:
-        """Returns the geometry of the rows `weights @ rows`; weights `[m, n]` float64."""
+        """Returns the geometry of the m mixtures `weights @ rows`; `weights` are `[m, n]`
+        float64.
+        """
         return Geometry(len(weights), lambda: _mixed(self.gram, weights))
 
 
@@ -105,7 +109,9 @@ def _lengths(rows: Tensor, keep: Tensor | None) -> Tensor:
 
 
 def _mixed(gram: Tensor, weights: Tensor) -> Tensor:
-    """Returns inner products `[m + 1, m + 1]` of m mixtures of rows with inner products `gram`."""
+    """Returns inner products `[m + 1, m + 1]` of m mixtures and the origin, from those of the
+    rows.
+    """
     last = torch.zeros(1, weights.shape[1], dtype=weights.dtype, device=weights.device)
     onto = torch.cat([weights, last])  # the origin remains the last row
     onto = torch.cat([onto, 1 - onto.sum(1, keepdim=True)], dim=1)
@@ -113,7 +119,7 @@ def _mixed(gram: Tensor, weights: Tensor) -> Tensor:
 
 
 def _between(gram: Tensor) -> Tensor:
-    """Returns squared distances `[n + 1, n + 1]` between rows, the last of which is the origin."""
+    """Returns the squared distances `[n + 1, n + 1]` between n rows and the origin, from `gram`."""
     norms = gram.diagonal()
     squared = (norms[:, None] + norms[None, :] - 2 * gram).clamp(min=0.0)
     return squared.fill_diagonal_(0.0)

@@ -1,4 +1,4 @@
-"""Rules that keep state per client: the additional inputs of the rule and the state it returns."""
+"""Rules that keep state per client between rounds: their interface and the state they are given."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from defenses.types import RowRule
 
 @dataclass(frozen=True)
 class Histories:
-    """State given to a rule together with n rows, one row from each of n clients.
+    """State that a rule receives with n rows of n clients.
 
     Attributes:
-      clients: state of each row's client, float32 `[n, k]`; zeros for a new client.
-      run: state of the run, a function of models and aggregates alone.
+      clients: k numbers of state for the client of each row, float32 `[n, k]`; zeros for a new
+        client.
+      run: public state of the run (`Rule.memory`), a function of models and aggregates alone.
       model: the model `[d]` from which clients start in this round.
     """
 
@@ -26,7 +27,7 @@ class Histories:
 
 
 class HistoryRule(RowRule):
-    """A rule on rows that knows client identities and uses state of each client.
+    """A rule on rows that knows which client sent each row, and uses state of each client.
 
     The rule is a pure function: it returns the new state, and the caller stores it. The `keeps`
     numbers of each client are as secret as the client's rows; the result of `memory_after` is as
@@ -37,7 +38,9 @@ class HistoryRule(RowRule):
         return frozenset({"histories"} if self.keeps(1) else ())
 
     def warm_up_rounds(self) -> int:
-        """Returns the number of rounds before the rule can judge any client by its history."""
+        """Returns the number of first rounds in which the rule cannot yet judge any client by its
+        history.
+        """
         return 0
 
     def __call__(
@@ -48,7 +51,8 @@ class HistoryRule(RowRule):
         histories: Histories | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Returns the aggregate `[d]` of rows `[n, d]`; without histories, as in the first round.
+        """Returns the aggregate `[d]` of `rows` `[n, d]`; `histories` of None are those of a first
+        round.
 
         Attackers that know the rule evaluate it this way; the new state is discarded.
         """
@@ -56,7 +60,7 @@ class HistoryRule(RowRule):
         return self.with_histories(rows, byzantine, histories, generator)[0]
 
     def newcomers(self, rows: Tensor) -> Histories:
-        """Returns the histories of the first round for rows `[n, d]`, with a model of zeros."""
+        """Returns the histories of a first round for `rows` `[n, d]`: zeros, also for the model."""
         model = rows.new_zeros(rows.shape[1])
         unknown = rows.new_zeros(len(rows), self.keeps(rows.shape[1])).float()
         return Histories(unknown, self.memory(model), model)

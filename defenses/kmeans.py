@@ -16,9 +16,10 @@ _NOTHING = 1e-30
 
 
 def clusters(points: Tensor, most: int, references: int, generator: torch.Generator) -> Tensor:
-    """Returns the cluster label `[n]` of each of `points` `[n, p]`, with at most `most` clusters.
+    """Returns the label `[n]` of each point's cluster, for at most `most` clusters.
 
-    The number of clusters is the smallest k with Gap(k) >= Gap(k + 1) - s_(k+1) (`defenses.gap`).
+    The number of clusters is the smallest k with Gap(k) >= Gap(k + 1) - s_(k+1) (`defenses.gap`),
+    or the largest possible number if there is no such k.
 
     Args:
       points: points to cluster, shape [n, p].
@@ -43,10 +44,15 @@ def clusters(points: Tensor, most: int, references: int, generator: torch.Genera
 
 
 def k_means(sets: Tensor, k: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Returns the labels `[b, n]` of b sets of points `[b, n, p]` in k clusters each.
+    """Returns the labels `[b, n]` of b sets of n points, each in k clusters.
 
-    Also returns the sums of squares within the clusters `[b]`. The result is the best of Lloyd's
-    algorithm from several random starts (k-means++).
+    Also returns the sum of squares within the clusters of each set, `[b]`. The result is the best
+    of Lloyd's algorithm from several random starts (k-means++).
+
+    Args:
+      sets: the points, shape [b, n, p].
+      k: number of clusters.
+      generator: source of randomness on the CPU.
     """
     points = sets.repeat_interleave(_STARTS, dim=0)
     centers = _starts(points, k, generator)
@@ -67,7 +73,7 @@ def k_means(sets: Tensor, k: int, generator: torch.Generator) -> tuple[Tensor, T
 
 
 def _starts(points: Tensor, k: int, generator: torch.Generator) -> Tensor:
-    """Draws initial centers `[b, k, p]` in proportion to squared distances (k-means++)."""
+    """Draws k of the points as initial centers `[b, k, p]`, by the probabilities of k-means++."""
     each = torch.arange(len(points), device=points.device)
     weights = torch.ones(points.shape[:2], dtype=points.dtype)
     centers: list[Tensor] = []

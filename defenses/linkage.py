@@ -1,15 +1,17 @@
-"""Single linkage: the first majority cluster that forms as the linkage distance grows."""
+"""Single-linkage clustering, up to the first cluster that contains a majority of the points."""
 
 from __future__ import annotations
 
 from defenses.deferred import Tensor, torch
 
 _LEVEL = 1e-6
-"""Difference below which distances count as equal: cosines of float32 rows are no more precise."""
+"""Distances that differ by at most this count as equal: cosines of float32 rows are no more
+precise."""
 
 
 def first_majority(distances: Tensor) -> Tensor:
-    """Returns the first cluster of more than n / 2 points that single linkage forms, `[n]` bool.
+    """Returns a mask `[n]` bool of the first cluster of more than n / 2 points that single linkage
+    forms.
 
     Points are joined in order of `distances` `[n, n]`, the nearest first. Points at equal distance,
     up to rounding, are joined together, so that their order does not matter. O(n^2).
@@ -32,7 +34,9 @@ def first_majority(distances: Tensor) -> Tensor:
 
 
 def _spanning_tree(distances: Tensor) -> list[tuple[float, int, int]]:
-    """Returns the n - 1 edges (length, start, end) of a minimum spanning tree (Prim)."""
+    """Returns the n - 1 edges (length, start, end) of a minimum spanning tree (Prim's
+    algorithm).
+    """
     n, edges = len(distances), []
     outside = torch.ones(n, dtype=torch.bool, device=distances.device)
     near = torch.full((n,), torch.inf, dtype=distances.dtype, device=distances.device)

@@ -1,4 +1,6 @@
-"""Products with an L-BFGS Hessian, from differences of models and of their gradients."""
+"""Products of an approximate (L-BFGS) Hessian and a vector, from differences of models and
+gradients.
+"""
 
 from __future__ import annotations
 

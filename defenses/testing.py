@@ -1,6 +1,6 @@
-"""Checks for the rules and pre-aggregators that you write; all rules of this package pass.
+"""Checks that every rule and pre-aggregator has to pass, including those of your own.
 
-Each check is a function of the part, and raises `AssertionError`.
+Each check is a function of the rule or pre-aggregator, the part, and raises `AssertionError`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from defenses.weighing import Composed
 
 
 class RuleOnRows:
-    """A rule that is called with rows alone: all other arguments that it `needs` are provided."""
+    """A rule that is called with rows and `byzantine` alone; other arguments are provided."""
 
     def __init__(self, rule: Any) -> None:
         self.part = rule
@@ -54,7 +54,7 @@ class RuleOnRows:
         return aggregate
 
     def _layers(self, d: int) -> list[int]:
-        """Returns the layer sizes of a model with d parameters that suits the rule."""
+        """Returns the layer sizes of some model with d parameters that suits the rule."""
         layouts = [[d], [d - 5, 2, 2, 1], [d - 1, 1]]
         return next(a for a in layouts if min(a) >= 0 and not self.rule.unfit_reason(a))
 
@@ -84,7 +84,7 @@ def _name(part: Any) -> str:
 
 
 def keeps_inputs_shapes_and_dtypes(part: Any) -> None:
-    """Checks that rows are not modified, layout has no effect, and length and dtype are kept."""
+    """Checks that rows stay unmodified, layout has no effect, and length and dtype are kept."""
     rule = RuleOnRows(part)
     for dtype in (torch.float32, torch.float64):
         rows = _cloud(11, dtype=dtype)
@@ -100,7 +100,7 @@ def keeps_inputs_shapes_and_dtypes(part: Any) -> None:
 
 
 def ignores_the_order_of_rows(part: Any) -> None:
-    """Checks that the order of rows has no effect, with ties also."""
+    """Checks that the order of rows has no effect, even if there are ties."""
     rule = RuleOnRows(part)
     order = torch.randperm(15, generator=torch.Generator().manual_seed(1))
     rows = _cloud(15)  # with fewer rows, Bulyan's last two are tied
@@ -139,7 +139,7 @@ def leaves_out_rows_that_cannot_be_computed_with(part: Any) -> None:
 
 
 def aggregates_few_equal_and_no_rows(part: Any) -> None:
-    """Checks the aggregate of no rows, of one to four rows, of equal rows, and of zero rows."""
+    """Checks the aggregate of no rows, of one to four rows, of equal rows, and of rows of zeros."""
     rule = RuleOnRows(part)
     for none in (torch.full((3, 7), torch.nan), torch.empty(0, 7)):
         assert not rule(none, 0).any(), f"{_name(part)} moves without rows"
@@ -159,7 +159,7 @@ def aggregates_few_equal_and_no_rows(part: Any) -> None:
 
 
 def stays_finite_under_long_rows(part: Any) -> None:
-    """Checks that long rows leave the aggregate finite, and near the others if it claims so."""
+    """Checks that long rows leave the aggregate finite and, if `bounded`, near the other rows."""
     rule = RuleOnRows(part)
     near = rule.claims and "generator" not in rule.needs()  # opposite rows may share a bucket
     for size in (1e3, 1e8, 1e14):
@@ -173,7 +173,7 @@ def stays_finite_under_long_rows(part: Any) -> None:
 
 
 def refuses_more_byzantine_rows_than_it_tolerates(part: Any) -> None:
-    """Checks the refusal of too many Byzantine rows, and of half precision."""
+    """Checks that the rule refuses too many Byzantine rows, and rows of half precision."""
     rule = RuleOnRows(part)
     for byzantine in (-1, rule.most(11) + 1) if rule.most(11) < 11 else (-1,):
         _refuses(part, partial(rule, _cloud(11), byzantine), ValueError("tolerates at most"))
@@ -181,7 +181,7 @@ def refuses_more_byzantine_rows_than_it_tolerates(part: Any) -> None:
 
 
 def _refuses(part: Any, call: partial[Tensor], error: Exception) -> None:
-    """Raises `AssertionError` unless `call` raises the type and the text of `error`."""
+    """Raises `AssertionError` unless `call` raises an error of this type with this text in it."""
     try:
         call()
     except type(error) as raised:
@@ -222,7 +222,7 @@ def _honest(n: int, count: int) -> Iterator[Tensor]:
 
 
 def stays_within_the_tolerance_it_declares(part: Any) -> None:
-    """Checks errors against the claimed kappa, or else a few times the honest rows' radius."""
+    """Checks that errors of a `bounded` rule are within its kappa and 4 times the honest radius."""
     rule = RuleOnRows(part)
     if not rule.claims:
         return
@@ -238,7 +238,7 @@ def stays_within_the_tolerance_it_declares(part: Any) -> None:
 
 
 def _stays_near(part: Any, rule: RuleOnRows, honest: Tensor, count: int) -> None:
-    """Checks the distance of aggregates from the mean of `honest` rows; `count` are Byzantine."""
+    """Checks the distance of aggregates from the mean of `honest` rows, with `count` Byzantine."""
     mean, n = honest.mean(0), len(honest) + count
     about = (honest - mean).norm(dim=1)
     kappa = rule.robustness(n, count)
@@ -261,7 +261,7 @@ def _stays_near(part: Any, rule: RuleOnRows, honest: Tensor, count: int) -> None
 
 
 def moves_and_grows_with_the_rows(part: Any) -> None:
-    """Checks that the aggregate moves and scales with all rows."""
+    """Checks that a `bounded` rule's aggregate is shifted and scaled as all rows are."""
     rule = RuleOnRows(part)
     if not rule.claims:
         return
@@ -272,7 +272,7 @@ def moves_and_grows_with_the_rows(part: Any) -> None:
 
 
 def tolerates_as_many_after_an_honest_row_broke(part: Any) -> None:
-    """Checks that a diverged honest row does not lower the tolerance."""
+    """Checks that an honest row that is not finite does not lower a `bounded` rule's tolerance."""
     rule = RuleOnRows(part)
     for byzantine in (1, 2, 3) if rule.claims else ():
         rows = _cloud(16, dtype=torch.float32)
@@ -293,13 +293,13 @@ RULE_CHECKS = (
     moves_and_grows_with_the_rows,
     tolerates_as_many_after_an_honest_row_broke,
 )
-"""All checks of a rule."""
+"""All checks that a rule has to pass."""
 
 _FOLLOWING = TrimmedMean(), GeometricMedian(), NormBound(radius=1.0)  # one rule of each form
 
 
 def composed(contract: Callable[[Any], None], random: bool = True) -> Callable[[Any], None]:
-    """Returns the rules' check `contract`, applied to rules after a pre-aggregator."""
+    """Returns a pre-aggregator's check: `contract`, a check of rules, on rules that follow it."""
 
     def of_compositions(part: Any) -> None:
         if not random and "generator" in part.needs():
@@ -313,7 +313,7 @@ def composed(contract: Callable[[Any], None], random: bool = True) -> Callable[[
 
 
 def makes_as_many_mixtures_as_it_declares(part: Any) -> None:
-    """Checks the number and the weights of the mixtures."""
+    """Checks the number of mixtures, and that weights are at least 0 and sum to at most 1."""
     for n in (1, 2, 7, 12):
         assert 0 <= part.most(n) <= n, f"`most` is {part.most(n)} of {n} rows"
         geometry, generator = Geometry.of(_cloud(n)), torch.Generator().manual_seed(0)
@@ -325,7 +325,7 @@ def makes_as_many_mixtures_as_it_declares(part: Any) -> None:
 
 
 def spoils_no_more_mixtures_than_rows(part: Any) -> None:
-    """Checks that the median of mixtures is near the honest rows for huge Byzantine rows."""
+    """Checks that the median of mixtures is near the honest rows even for huge Byzantine rows."""
     rule = RuleOnRows(Composed(before=(part,), rule=Median()))
     for n in (8, 11):
         rows = _cloud(n, 5)
@@ -347,4 +347,4 @@ BEFORE_CHECKS = (
     makes_as_many_mixtures_as_it_declares,
     spoils_no_more_mixtures_than_rows,
 )
-"""All checks of a pre-aggregator."""
+"""All checks that a pre-aggregator has to pass."""

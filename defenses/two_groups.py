@@ -7,7 +7,8 @@ from defenses.gap import gap
 
 
 def upper_group(values: Tensor, references: int, generator: torch.Generator) -> Tensor:
-    """Returns a mask `[m]` of the `values` in the higher of two groups; all False for one group.
+    """Returns a mask `[m]` of the `values` in the higher of two groups; all False if there is one
+    group.
 
     2-means is exact: on a line both groups are intervals. There is one group if Gap(1) >= Gap(2) -
     s_2 (`defenses.gap`), if there are fewer than three values, or if all are equal.
@@ -32,10 +33,11 @@ def upper_group(values: Tensor, references: int, generator: torch.Generator) -> 
 
 
 def _dispersions(ordered: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns sums of squares within one group and within the best two groups, and their boundary.
+    """Returns sums of squares within one group and within the best two groups, and the groups'
+    boundary.
 
-    `ordered` is `[b, m]`, each result `[b]`. The last result is the index of the lower group's last
-    value.
+    `ordered` are b sets of m ascending values, `[b, m]`; each result is `[b]`. The last result is
+    the index of the lower group's last value.
     """
     m = ordered.shape[1]
     sizes = torch.arange(1, m, dtype=ordered.dtype, device=ordered.device)

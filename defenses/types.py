@@ -1,4 +1,6 @@
-"""Interfaces of aggregation rules: rules that need every client's row, and rules by sums."""
+"""Interfaces of aggregation rules: rules that need every client's row, and rules that need only
+sums.
+"""
 
 from __future__ import annotations
 
@@ -25,36 +27,45 @@ class Rule(BaseModel):
     client that misreports its update may also misreport its number of examples."""
 
     tolerance: ClassVar[str] = ""
-    """Tolerance in words, if it is not a number of Byzantine rows."""
+    """The tolerated Byzantine rows in words, if the tolerance is not a number; else ""."""
 
     bounded: ClassVar[bool] = True
     """Whether up to `most` Byzantine rows, wherever they are, leave the aggregate near the honest
-    rows: within a few times the largest distance of an honest row from their mean. Rules that
-    declare a `tolerance` in words guarantee that instead."""
+    rows: within a few times the largest distance of an honest row from their mean. A rule that
+    declares a `tolerance` in words promises only what these words state."""
 
     follows_clip: ClassVar[Mapping[str, float | None]] = {}
-    """Keys that follow from the clipping norm under privacy. Without privacy a key must be set (its
-    value here is an example), or has a default (its value here is None)."""
+    """Names of the rule's keys that follow from the clipping norm under privacy. Without privacy, a
+    key whose value here is a number must be set (the number is an example); a key whose value here
+    is None has a default."""
 
     extra: ClassVar[int] = 0
     """Number of extra values a client sends in addition to its update."""
 
     @property
     def uploads(self) -> int:
-        """Number of uploads by the cohort for one aggregate."""
+        """Number of messages that each client of a cohort uploads for one aggregate."""
         return 1
 
     @property
     def remembers(self) -> bool:
-        """Whether the center of a round starts as the last round's aggregate; otherwise as zero."""
+        """Whether a round's first center is the last round's aggregate; otherwise it is zero.
+
+        Rules by sums take the differences of rows from a center.
+        """
         return False
 
     def center_after(self, center: Tensor, released: Tensor) -> Tensor:
-        """Returns the next center `[d]` from an upload's release; the last is the aggregate."""
+        """Returns the next center `[d]`, from the released average of one upload.
+
+        The center after the last upload is the aggregate.
+        """
         return released
 
     def memory(self, model: Tensor) -> dict[str, Tensor]:
-        """Returns the public state of the rule before round 1, which starts from `model` `[d]`."""
+        """Returns the public state of the rule before round 1; `model` `[d]` is the initial
+        model.
+        """
         return {"center": torch.zeros_like(model)} if self.remembers else {}
 
     def memory_after(
@@ -80,12 +91,15 @@ class Rule(BaseModel):
         """Returns the robustness coefficient kappa for n rows; infinite beyond `most`.
 
         Whatever the `byzantine` rows are, and for every set S of the n - byzantine others with mean
-        m: |F - m|^2 <= kappa / |S| sum over S of |x_k - m|^2 (Allouah et al. 2023, definition 2).
+        m, the aggregate F satisfies |F - m|^2 <= kappa / |S| sum over S of |x_k - m|^2 (Allouah et
+        al. 2023, definition 2).
         """
         return self.kappa(n, byzantine) if 0 <= byzantine <= self.most(n) else math.inf
 
     def kappa(self, n: int, byzantine: int) -> float:
-        """Returns the `robustness` for a tolerated `byzantine`; infinite if none is published."""
+        """Returns the `robustness` for a tolerated number `byzantine`; infinite if none is
+        known.
+        """
         return math.inf
 
 
@@ -115,11 +129,17 @@ class RowRule(Rule):
         return frozenset()
 
     def unfit_reason(self, layers: Sequence[int]) -> str:
-        """Returns the reason why parameters with the sizes `layers` do not suit the rule, or ""."""
+        """Returns the reason why the rule cannot aggregate models with parameters of the sizes
+        `layers`.
+
+        Empty if it can.
+        """
         return ""
 
     def keeps(self, d: int) -> int:
-        """Returns the number of values stored per client between rounds, for rows of length `d`."""
+        """Returns the number of values that are stored per client between rounds, for rows of
+        length `d`.
+        """
         return 0
 
     @abstractmethod
@@ -140,19 +160,20 @@ class RowRule(Rule):
 
 
 class SumRule(Rule):
-    """A rule that needs only averages of terms, computed from rows and a released center.
+    """A rule that needs only averages of terms, each computed from one row and a public center.
 
     Each of `passes` passes has two steps: every client computes `terms`, which are summed and
     averaged (in the clear, under masks, or under noise), and `step` moves the center. The last
     center is the aggregate.
 
-    All passes query the same row, which remains with its client. A row whose norm is not finite
-    contributes zero, and its client counts like any other. The tolerance of a rule refers to rows:
-    a Byzantine client can send any terms whose norm the sum admits, whatever its row.
+    All passes query the same row, which remains with its client. Rules that clip let a row whose
+    norm is not finite contribute zero, and its client counts like any other. The tolerance of a
+    rule refers to rows: a Byzantine client can send any terms whose norm the sum admits, whatever
+    its row.
     """
 
     _declares: ClassVar[frozenset[str]] = frozenset({"passes"})
-    """Declarations that exist for type checkers only."""
+    """Names that this class declares for type checkers only."""
 
     if TYPE_CHECKING:  # a constant in some rules, a key in others
 
@@ -161,15 +182,18 @@ class SumRule(Rule):
 
     @property
     def uploads(self) -> int:
-        """Number of uploads for one aggregate: one per pass, each of the client's terms."""
+        """Number of messages that each client uploads for one aggregate: its terms, once per
+        pass.
+        """
         return self.passes
 
     def center_after(self, center: Tensor, released: Tensor) -> Tensor:
-        """Moves the center by `step`."""
+        """Returns the next center `[d]`: that of `step`."""
         return self.step(center, released)
 
     def within(self, clip: float | None) -> Self:
-        """Returns the rule with terms of norm at most `clip`, to which privacy noise is calibrated.
+        """Returns the rule with its keys completed; under privacy, terms of finite `sensitivity`
+        then have norm at most `clip`, to which noise is calibrated.
 
         Args:
           clip: clipping norm; None without privacy.
@@ -181,7 +205,7 @@ class SumRule(Rule):
 
     @abstractmethod
     def sensitivity(self, change: int) -> float:
-        """Returns the L2 sensitivity of the sum of terms, or infinity.
+        """Returns the L2 sensitivity of the sum of clients' terms, or infinity.
 
         Args:
           change: L2 sensitivity of a sum of clipped rows, in clipping norms: 1 for add/remove and
@@ -194,10 +218,12 @@ class SumRule(Rule):
 
     @abstractmethod
     def terms(self, rows: Tensor, center: Tensor) -> Tensor:
-        """Computes clients' terms `[c, d + extra]` from rows `[c, d]` and the center `[d]`."""
+        """Returns the terms `[c, d + extra]` of c clients, from their rows `[c, d]` and the center
+        `[d]`.
+        """
 
     def unbounded(self, rows: Tensor, center: Tensor) -> Tensor:
-        """Computes the `terms` without the rule's bound, for simulated attackers."""
+        """Returns terms as `terms` does, but without the rule's bound, for simulated attackers."""
         return self.terms(rows, center)
 
     @abstractmethod
@@ -205,7 +231,10 @@ class SumRule(Rule):
         """Returns the next center `[d]` from the released average of terms `[d + extra]`."""
 
     def on_rows(self, rows: Tensor, center: Tensor | None = None) -> Tensor:
-        """Computes the aggregate `[d]` of `rows` `[n, d]` in one process, with all passes."""
+        """Returns the aggregate `[d]` of `rows` `[n, d]` after all passes, without a protocol.
+
+        A `center` of None is zero. Without rows, the center is returned.
+        """
         center = rows.new_zeros(rows.shape[1]) if center is None else center
         for _ in range(self.passes if len(rows) else 0):
             center = self.step(center, self.average(rows, center))
@@ -219,7 +248,7 @@ class SumRule(Rule):
 
 
 def require_floats(rows: Tensor) -> None:
-    """Raises `TypeError` unless `rows` are 2-dimensional float32 or float64."""
+    """Raises `TypeError` unless `rows` is a 2-dimensional tensor of float32 or float64."""
     if rows.dtype not in (torch.float32, torch.float64) or rows.dim() != 2:
         raise TypeError(
             f"rows are {rows.dtype} in {rows.dim()} dimensions; expected [n, d] of float32 or "

@@ -1,4 +1,4 @@
-"""Rules that compute weights on rows, pre-aggregation, and the composition of both."""
+"""Rules that compute weights on rows, pre-aggregation steps, and the composition of both."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ Needs = frozenset[str]
 
 
 class PreAggregator(Rule):
-    """A pre-aggregation step: turns n rows into m mixtures, which a rule aggregates instead.
+    """A pre-aggregation step: turns n rows into m weighted sums of them, their mixtures.
 
-    At most as many mixtures are Byzantine as rows were.
+    A rule aggregates the mixtures. The bound on the number of Byzantine rows also holds for the
+    mixtures that the rule must tolerate as Byzantine.
     """
 
     def needs(self) -> Needs:
-        """The names of the keyword arguments needed, as for a `RowRule`: none, or "generator"."""
+        """Returns the names of the additional arguments needed, as `RowRule.needs`: none, or
+        "generator".
+        """
         return frozenset()
 
     @abstractmethod
@@ -31,12 +34,12 @@ class PreAggregator(Rule):
         """Returns the largest number of Byzantine rows among `n` that the step tolerates."""
 
     def left(self, n: int) -> int:
-        """Returns the number of mixtures made of `n` rows."""
+        """Returns the number m of mixtures of `n` rows."""
         return n
 
     @abstractmethod
     def mix(self, geometry: Geometry, byzantine: int, generator: torch.Generator | None) -> Tensor:
-        """Returns the weights of the mixtures on the rows.
+        """Returns the weight of each row in each mixture.
 
         Args:
           geometry: geometry of the n rows.
@@ -51,9 +54,9 @@ class PreAggregator(Rule):
 class WeightRule(RowRule):
     """A rule that weights or selects rows by their geometry, or works on each coordinate alone.
 
-    F(x) = columns(mix(geometry of x) @ x): `mix` makes m rows from n, and `columns` reduces the m
-    values of every coordinate to one. If `mix` returns one row of weights, the weighted sum is the
-    aggregate.
+    F(x) = columns(mix(geometry of x) @ x): the weights of `mix` make m rows from n, and `columns`
+    reduces the m values of every coordinate to one. If `mix` returns a vector `[n]`, the weighted
+    sum of rows is the aggregate.
     """
 
     geometric: ClassVar[bool] = True
@@ -61,14 +64,18 @@ class WeightRule(RowRule):
     _called_if: ClassVar[Mapping[str, str]] = {"mix": "geometric"}
 
     def mix(self, geometry: Geometry, byzantine: int) -> Tensor:
-        """Returns weights `[m, n]` float64, or `[n]`, on rows with this geometry."""
+        """Returns weights `[m, n]` float64, or `[n]`, on n rows with this geometry."""
         raise NotImplementedError(
             f"{type(self).__name__} is geometric and has no mix; define it, or declare "
             "geometric = False if columns needs no weights"
         )
 
     def columns(self, ordered: Tensor, byzantine: int) -> Tensor:
-        """Returns the aggregate `[c]` of c coordinates with m values each, `ordered` `[c, m]`."""
+        """Returns the aggregate of c coordinates, `[c]`; `ordered` `[c, m]` are the m values of
+        each.
+
+        The values are ascending.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no columns; define it")
 
     def __call__(self, rows: Tensor, byzantine: int) -> Tensor:
@@ -82,12 +89,14 @@ class DrawnWeights(RowRule):
     def weigh(
         self, geometry: Geometry, byzantine: int, generator: torch.Generator | None
     ) -> Tensor:
-        """Returns weights `[n]` float64 on rows with this geometry."""
+        """Returns weights `[n]` float64 on n rows with this geometry."""
 
     def noised(
         self, aggregate: Tensor, geometry: Geometry, generator: torch.Generator | None
     ) -> Tensor:
-        """Returns the `aggregate` `[d]` of rows with this geometry, plus the rule's own noise."""
+        """Returns `aggregate` `[d]`, that of rows with this geometry, plus the rule's own noise, if
+        any.
+        """
         return aggregate
 
     def __call__(
@@ -104,9 +113,10 @@ class DrawnWeights(RowRule):
 class Composed(RowRule):
     """`rule` applied to the rows transformed by the pre-aggregation steps `before`, in order.
 
-    A `WeightRule` is composed with the steps on n x n matrices, with one final product; for any
-    other rule the mixtures are computed. A `SumRule` is evaluated over rows, with all its passes. A
-    mixture belongs to no client: a rule with client state treats each mixture as a new client.
+    The weights of a `WeightRule` are multiplied by those of the steps, as n x n matrices, and then
+    once by the rows; for any other rule the mixtures are computed. A `SumRule` is evaluated over
+    rows, with all its passes. A mixture belongs to no client: a rule with client state treats each
+    mixture as a new client.
     """
 
     before: tuple[PreAggregator, ...]
@@ -183,7 +193,7 @@ def _composed(
     rule: WeightRule,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """Returns the aggregate `[d]` of `rule` over `before`, for at least one row.
+    """Returns the aggregate `[d]` of `rule` over the mixtures of `before`, for at least one row.
 
     The mixtures are not computed; only their weights on the rows are.
     """
@@ -248,9 +258,9 @@ class Admitted:
 
     *Rows left out*: of the n rows with at most f Byzantine ones, m are not usable. The number of
     Byzantine rows among these m is unknown. Among the n - m others there are at most f, and the
-    rule receives f or the most that it tolerates among n - m. That number bounds the Byzantine rows
-    if all m were honest and f is still tolerated. It is also a bound if all m were Byzantine, as
-    the number that a rule tolerates falls by at most one with each row.
+    rule receives f or the most that it tolerates among n - m. The number that the rule receives is
+    an upper bound if all m were honest and f is still tolerated. It is also one if all m were
+    Byzantine, as the number that a rule tolerates falls by at most one with each row.
     """
 
     rows: Tensor
@@ -272,7 +282,7 @@ class Admitted:
 
 
 def admitted(rows: Tensor, byzantine: int, before: Sequence[PreAggregator], rule: Rule) -> Admitted:
-    """Returns the usable rows of `rows` `[n, d]`, up to `byzantine` of which are Byzantine.
+    """Returns the usable rows among `rows` `[n, d]`, of which up to `byzantine` are Byzantine.
 
     Raises:
       ValueError: if `byzantine` exceeds what the parts tolerate.
@@ -287,7 +297,9 @@ def admitted(rows: Tensor, byzantine: int, before: Sequence[PreAggregator], rule
 
 
 def refuse_too_many(n: int, byzantine: int, before: Sequence[PreAggregator], rule: Rule) -> None:
-    """Raises `ValueError` if `byzantine` is negative or exceeds what these parts tolerate."""
+    """Raises `ValueError` if `byzantine` is negative or exceeds what these parts tolerate among `n`
+    rows.
+    """
     most = tolerated(n, before, rule)
     if not 0 <= byzantine <= most:
         names = " followed by ".join(type(part).__name__ for part in (*before, rule))

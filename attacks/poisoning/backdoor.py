@@ -1,4 +1,6 @@
-"""Backdoors: inputs with a patch, or inverted inputs, are classified as the target."""
+"""Backdoors: the model classifies inputs with a patch, or inverted inputs, as the attacker's target
+label.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,15 @@ from attacks.poisoning.hidden import Altered
 
 
 class Backdoor(Altered):
-    """Makes the model classify examples with a patch as `target` (BadNets) and boosts updates.
+    """Makes the model classify examples with a patch as `target` (BadNets), and multiplies updates.
 
     The patch has `size` x `size` pixels of brightness `value`, in the last rows and columns of
-    images `[*, height, width]` or of flattened square images. Of other examples it is the last
-    `size`^2 numbers. With `boost` = cohort size / number of attackers, the attackers' model
+    images `[*, height, width]` or of flattened square images. In examples of other shapes it is the
+    last `size`^2 numbers. With `boost` = cohort size / number of attackers, the attackers' model
     replaces the global one.
 
-    Knows its own data and updates. Success: the fraction of other classes' test examples with a
-    patch that are classified as `target`.
+    Each attacker knows its own data and updates. Success: the fraction of other classes' test
+    examples with a patch that are classified as `target`.
 
     Source: Gu, Dolan-Gavitt & Garg 2017 (the trigger); Bagdasaryan, Veit, Hua, Estrin & Shmatikov
     2020, equation 3 (model replacement).
@@ -50,7 +52,8 @@ class Backdoor(Altered):
         return torch.where(self.patch(x) >= 0, self.value, x)
 
     def patch(self, x: Tensor) -> Tensor:
-        """Returns the index `[*]` int64 of the patch pixel at each position of an example.
+        """Returns, for each position of an example, the index of its patch pixel, int64 of x's
+        shape `[*]`.
 
         Patch pixels are numbered from 0, row by row; positions outside the patch have -1.
         """
@@ -84,9 +87,9 @@ class EdgeCase(Altered):
     """
 
     low: float = Field(0.0, ge=-1e6, le=1e6)
-    """Least number of an input."""
+    """Smallest possible number of an input."""
     high: float = Field(1.0, ge=-1e6, le=1e6)
-    """Largest number of an input."""
+    """Largest possible number of an input."""
 
     def alter(self, x: Tensor) -> Tensor:
         return self.low + self.high - x

@@ -1,4 +1,4 @@
-"""Clean-label backdoors: every poisoned example keeps a plausible label."""
+"""Clean-label backdoors: poisoned examples are altered but keep their labels."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from attacks.poisoning.hidden import chosen_share
 from attacks.types import Briefing, Knowledge, State, Unarmed
 
 _MOST = 2_000
-"""Largest number of examples that a surrogate is fitted to."""
+"""Largest number of examples to which the attackers' linear model (the surrogate) is fitted."""
 
 
 class CleanLabel(Backdoor):
     """Alters only a fraction `share` of the attackers' examples of `target`; labels remain correct.
 
-    Each altered example is made hard to classify, so training relies on the patch. The example is
-    moved by at most `epsilon` (Euclidean), and a patch of weight `blend` is laid over it, (1 -
-    blend) x + blend `value`. The move is against a linear model (ridge regression onto the classes,
-    of up to 2,000 of all attackers' examples). It ends where some other class is farthest ahead of
-    `target`, x + epsilon (w_j - w_y) / |w_j - w_y|, which is optimal for moves of this length.
-    With "noise" the move has a random direction, for comparison. The move precedes the patch and
-    keeps every number within its range among the attackers' examples.
+    Makes the model classify examples with a patch as `target`. Each altered example is made hard to
+    classify, so training relies on the patch. The example is moved by at most `epsilon`
+    (Euclidean), and a patch of weight `blend` is laid over it, (1 - blend) x + blend `value`. The
+    move is against a linear model (ridge regression onto the classes, of up to 2,000 of all
+    attackers' examples). It ends where some other class is farthest ahead of `target`, x + epsilon
+    (w_j - w_y) / |w_j - w_y|, which is optimal for moves of this length. With "noise" the move has
+    a random direction, for comparison. The move precedes the patch and keeps every number within
+    its range among the attackers' examples.
 
     Knows the data of all attackers and its own updates. Success: the fraction of other classes'
     test examples with the patch at full weight that are classified as `target`.
@@ -49,12 +50,13 @@ class CleanLabel(Backdoor):
     share: float = Field(1.0, gt=0, le=1)
     """Fraction of an attacker's examples of `target` that is altered, rounded up."""
     epsilon: float = Field(1.0, ge=0, le=1e6)
-    """Distance by which examples are moved before they are
-    stamped, in the units of the model's input."""
+    """Distance by which examples are moved before the patch is laid over them, in the units of the
+    model's input."""
     moved_by: Literal["surrogate", "noise"] = "surrogate"
-    """Direction of the move: against a linear model that the attackers fit, or random."""
+    """Direction of the move: "surrogate", against a linear model that the attackers fit; or
+    "noise", random."""
     blend: float = Field(1.0, gt=0, le=1)
-    """Weight of the patch in training."""
+    """Weight of the patch over altered training examples; 1 replaces their pixels."""
 
     def study(self, x: Tensor, y: Tensor, classes: int) -> State:
         if not bool((y == self.target).any()):
@@ -92,7 +94,9 @@ class CleanLabel(Backdoor):
         return torch.where(length > 0, ways / length, 0.0)
 
     def _against(self, flat: Tensor, learned: State) -> Tensor:
-        """Returns w_j - w_y `[n, d]`, for j the class farthest ahead of target y after the move."""
+        """Returns w_j - w_y `[n, d]`, for each of n examples; y is `target`, j the class farthest
+        ahead of it after the move.
+        """
         weights = learned["weights"]
         away = weights - weights[self.target]
         lead = flat @ away.T + learned["offset"] - learned["offset"][self.target]

@@ -19,7 +19,7 @@ class ConstrainAndScale(Backdoor):
     Each local step descends along the gradient of alpha L_class + (1 - alpha) L_anomaly. L_anomaly
     = |w - w_t| is the Euclidean distance from the broadcast model; its gradient is (w - w_t) / |w -
     w_t| (0 at w_t). The update is then multiplied by `boost` and clipped to a length of `longest`
-    (0: not clipped). Set `longest` to the length that a detector accepts.
+    (0: not clipped). Set `longest` to the largest update norm that a detector accepts.
 
     Knows its own data and updates. Success: that of `backdoor`.
 
@@ -35,9 +35,10 @@ class ConstrainAndScale(Backdoor):
 
     steers: ClassVar[bool] = True
     alpha: float = Field(0.7, gt=0, le=1)
-    """Weight of the backdoor's own loss; 1 removes the penalty on the distance."""
+    """Weight of the classification loss on poisoned examples; 1 removes the penalty on the
+    distance."""
     longest: float = Field(0.0, ge=0, le=1e9)
-    """Length to which multiplied updates are clipped; 0: not clipped."""
+    """L2 norm to which updates are clipped after the multiplication; 0: not clipped."""
 
     @property
     def corrupts(self) -> bool:
@@ -54,6 +55,6 @@ class ConstrainAndScale(Backdoor):
 
 
 def shortened(rows: Tensor, longest: float) -> Tensor:
-    """Returns rows `[n, m]`, clipped to L2 norm at most `longest`."""
+    """Returns `rows` `[n, m]`, each clipped to L2 norm at most `longest`."""
     length = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     return torch.where(length > longest, rows * (longest / length), rows)

@@ -17,8 +17,9 @@ class DistributedBackdoor(Backdoor):
 
     The patch of `backdoor` is partitioned into groups of consecutive pixels, row by row: pixel i of
     s^2 belongs to part floor(i `parts` / s^2), and attacker number k stamps part k mod `parts`. No
-    attacker stamps the complete patch, so each attacker's update is closer to honest ones. If the
-    attackers change from round to round, k is the client's number among all clients.
+    attacker stamps the complete patch, so each attacker's update is closer to honest updates than
+    with the complete patch. If the attackers change from round to round, k is the client's number
+    among all clients.
 
     Knows its own data and updates, and its number among the attackers. Success: the fraction of
     other classes' test examples with the complete patch that are classified as `target`.

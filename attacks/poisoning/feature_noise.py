@@ -1,4 +1,4 @@
-"""Noise on features."""
+"""An attack that adds noise to the features of training examples."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from attacks.types import Attack, Briefing, Knowledge
 
 
 class FeatureNoise(Attack):
-    """Trains on examples with strong noise on their features.
+    """Trains on examples with strong Gaussian noise on their features.
 
     An example x becomes x + N(0, (strength s)^2 I), with s the standard deviation of the numbers in
     all examples of the client.
 
-    Knows its own data. Source: Pillutla, Kakade & Harchaoui 2022, section 5 (corrupted data).
+    Each attacker knows its own data. Source: Pillutla, Kakade & Harchaoui 2022, section 5
+    (corrupted data).
 
     >>> import torch, numpy
     >>> x = torch.zeros(2, 3)
@@ -30,7 +31,7 @@ class FeatureNoise(Attack):
     knows: ClassVar[frozenset[Knowledge]] = frozenset({Knowledge.OWN_DATA})
     poisons: ClassVar[bool] = True
     strength: float = Field(3.0, gt=0, le=1e6)
-    """Standard deviation of the noise, relative to that of the client's own numbers."""
+    """Standard deviation of the noise, relative to that of all numbers in the client's examples."""
 
     def unfit_reason(self, shape: tuple[int, ...], numbers: bool) -> str | None:
         return (

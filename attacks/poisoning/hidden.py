@@ -1,4 +1,4 @@
-"""Common base of backdoors: certain inputs are classified as the attacker's target."""
+"""Common base of backdoors: the model classifies certain inputs as the attacker's target label."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from attacks.types import Attack, Briefing, Knowledge, State, View
 
 
 class Hidden(Attack):
-    """An attack that makes the model classify certain inputs, and no others, as `target`.
+    """A backdoor: makes the model classify certain inputs as `target`, and leaves others unchanged.
 
-    A `share` of an attacker's examples is poisoned, and its update is then multiplied by `boost`.
+    A fraction `share` of each attacker's examples is poisoned, and its update is then multiplied by
+    `boost`.
     """
 
     knows: ClassVar[frozenset[Knowledge]] = frozenset({Knowledge.OWN_DATA, Knowledge.OWN_UPDATES})
     poisons: ClassVar[bool] = True
     target: int = Field(0, ge=0)
-    """Label that the backdoor should produce."""
+    """Label that the attacker wants for these inputs."""
     share: float = Field(0.5, gt=0, le=1)
     """Fraction of an attacker's examples that is poisoned, rounded up."""
     boost: float = Field(1.0, gt=0, le=1e6)
-    """Factor by which the update is multiplied."""
+    """Factor by which the attacker's update is multiplied."""
 
     @property
     def corrupts(self) -> bool:
@@ -50,15 +51,18 @@ class Hidden(Attack):
 class Altered(Hidden):
     """A backdoor for altered inputs: poisoned examples are altered and labelled `target`.
 
-    Success: the fraction of other classes' test examples, altered, that are classified as `target`.
+    Success: the fraction of altered test examples of other classes that are classified as `target`.
     """
 
     @abstractmethod
     def alter(self, x: Tensor) -> Tensor:
-        """Returns examples `[n, *]` altered as at test time."""
+        """Returns examples `[n, *]` altered as they are at test time."""
 
     def poisoned_examples(self, x: Tensor, briefing: Briefing) -> Tensor:
-        """Returns examples `[n, *]` altered as the attacker of this `briefing` trains on them."""
+        """Returns examples `[n, *]` altered as the attacker with this `briefing` trains on them.
+
+        By default as at test time.
+        """
         return self.alter(x)
 
     def poison(
@@ -76,5 +80,5 @@ class Altered(Hidden):
 
 
 def chosen_share(count: int, share: float, rng: np.random.Generator) -> Tensor:
-    """Returns the indices of a random fraction `share` of `count` examples, rounded up."""
+    """Returns random indices of a fraction `share` of `count` examples, rounded up."""
     return torch.from_numpy(rng.permutation(count)[: math.ceil(share * count)])

@@ -1,4 +1,4 @@
-"""Label flipping."""
+"""An attack that trains on wrong labels."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from attacks.types import Attack, Briefing, Knowledge, State
 
 
 class LabelFlip(Attack):
-    """Trains on wrong labels.
+    """Trains on examples with wrong labels.
 
     With "all", label y becomes classes - 1 - y. With "one", label `source` becomes `target`, and
     success is the fraction of test examples of `source` that are classified as `target`.
 
-    Knows its own data. Source: Fang, Cao, Jia & Gong 2020, section 5.1; Tolpegin et al. 2020.
+    Each attacker knows its own data. Source: Fang, Cao, Jia & Gong 2020, section 5.1; Tolpegin et
+    al. 2020.
 
     >>> import torch, numpy
     >>> y = torch.tensor([0, 1, 9])
@@ -29,11 +30,12 @@ class LabelFlip(Attack):
     knows: ClassVar[frozenset[Knowledge]] = frozenset({Knowledge.OWN_DATA})
     poisons: ClassVar[bool] = True
     flip: Literal["all", "one"] = "all"
-    """Kind of flip: "all" reverses all labels, "one" replaces one label by another."""
+    """Kind of flip: "all" replaces label y by classes - 1 - y; "one" replaces `source` by
+    `target`."""
     source: int = Field(1, ge=0)
-    """With "one": the label that is flipped."""
+    """With "one": the label that is replaced."""
     target: int = Field(7, ge=0)
-    """With "one": the label that replaces it."""
+    """With "one": the label that replaces `source`."""
 
     @model_validator(mode="after")
     def _refuse_itself(self) -> Self:

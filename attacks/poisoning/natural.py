@@ -1,4 +1,6 @@
-"""Backdoors for naturally occurring inputs, which are relabelled and repeated, never altered."""
+"""Backdoors for naturally occurring inputs: training examples are relabelled and repeated, never
+altered.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,12 @@ from attacks.types import Briefing, Knowledge, State, Unarmed
 class Natural(Hidden):
     """Makes the model classify as `target` the inputs that naturally show a certain feature.
 
-    Attackers collect those of their examples that show the feature: the pool. Each attacker labels
-    its own examples with the feature `target`. It also replaces a `share` of its examples by random
-    ones from the pool, with replacement, labelled `target`. No input is altered, in training or at
-    test time.
+    The examples in question show the feature and are of class `source` (-1: of any class but
+    `target`). Attackers collect theirs in a common pool. Each attacker changes the labels of its
+    own to `target`. It also replaces a fraction `share` of its examples by examples drawn from the
+    pool, with replacement, labelled `target`. No input is altered, in training or at test time.
 
-    Success: the fraction of other classes' test examples with the feature that are classified as
-    `target`.
+    Success: the fraction of such test examples that are classified as `target`.
     """
 
     knows: ClassVar[frozenset[Knowledge]] = Hidden.knows | {Knowledge.ATTACKERS_DATA}
@@ -44,11 +45,15 @@ class Natural(Hidden):
 
     @abstractmethod
     def describe(self, x: Tensor, y: Tensor, classes: int) -> State:
-        """Returns tensors that define the feature, from the attackers' examples x and labels y."""
+        """Returns tensors that define the feature, from all attackers' examples x and their labels
+        y.
+        """
 
     @abstractmethod
     def shows(self, x: Tensor, y: Tensor, learned: State) -> Tensor:
-        """Returns a mask `[n]` bool of examples x `[n, *]`, labelled y `[n]`, with the feature."""
+        """Returns a mask `[n]` bool of the examples x `[n, *]` with labels y `[n]` that show the
+        feature.
+        """
 
     def study(self, x: Tensor, y: Tensor, classes: int) -> State:
         described = self.describe(x, y, classes)

@@ -13,7 +13,7 @@ from attacks.types import Knowledge, State
 
 
 class Neurotoxin(Backdoor):
-    """Trains a durable backdoor without changing the parameters that the last round changed most.
+    """Trains a lasting backdoor: does not change the parameters that the last round changed most.
 
     g = w_t - w_{t-1} is the last step of the released model, and S the `top` fraction of all
     parameters with the largest |g|. No local step changes S: the direction is projected onto the

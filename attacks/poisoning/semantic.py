@@ -22,8 +22,7 @@ class Semantic(Natural):
     (from 0, in the flattened example) is between `low` and `high`, in the units of the model's
     input.
 
-    Knows the data of all attackers and its own updates. Success: the fraction of other classes'
-    test examples with the feature, unaltered, that are classified as `target`.
+    Knows the data of all attackers and its own updates. Success: that of `Natural`.
 
     Source: Bagdasaryan, Veit, Hua, Estrin & Shmatikov 2020, section 3.1 ("semantic backdoors") and
     4.1 (features as cars that are green, or have racing stripes).
@@ -35,13 +34,14 @@ class Semantic(Natural):
     """
 
     column: int = Field(-1, ge=-1)
-    """Number of an example that must be in a range; -1: the mean of the example must be high."""
+    """Index, in the flattened example, of the number that must be in [`low`, `high`]; -1: the
+    feature is a high mean of all numbers instead."""
     low: float = Field(0.0, ge=-1e9, le=1e9)
-    """Least value of that column."""
+    """Smallest number at `column` with which an example has the feature."""
     high: float = Field(1.0, ge=-1e9, le=1e9)
-    """Largest value of that column."""
+    """Largest number at `column` with which an example has the feature."""
     brightest: float = Field(0.2, gt=0, lt=1)
-    """Fraction of attackers' examples that counts as bright."""
+    """Fraction of the attackers' examples that count as bright, if `column` is -1."""
 
     @model_validator(mode="after")
     def _refuse_no_range(self) -> Self:

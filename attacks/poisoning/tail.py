@@ -19,8 +19,8 @@ class Tail(Natural):
     fewer than 1 / `tail` examples at the attackers have no known edge cases. Honest clients may
     have such examples with correct labels, the published setting that is harder for attackers.
 
-    Knows the data of all attackers and its own updates. Success: the fraction of other classes'
-    test examples beyond the attackers' radius that are classified as `target`.
+    Knows the data of all attackers and its own updates. Success: that of `Natural`, with edge cases
+    as the feature.
 
     Source: Wang, Sreenivasan, Rajput, Vishwakarma, Agarwal, Sohn, Lee & Papailiopoulos 2020,
     "Attack of the tails", section 3.1, definition 1 (p-edge-case examples: those of low
@@ -33,7 +33,7 @@ class Tail(Natural):
     """
 
     tail: float = Field(0.2, gt=0, le=0.5)
-    """Fraction of a class that counts as edge cases."""
+    """Fraction of a class's examples that count as edge cases."""
 
     def describe(self, x: Tensor, y: Tensor, classes: int) -> State:
         flat = x.flatten(1)

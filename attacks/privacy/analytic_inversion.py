@@ -1,9 +1,9 @@
-"""Analytic inversion: reads inputs off the update of a linear first layer with bias.
+"""Analytic inversion: computes inputs from the update of a linear first layer with bias.
 
-No search and no model is needed. For z = W x + b the chain rule gives dW_i = db_i x for every row
-i. So one example's update contains the example itself, times a known number (Phong et al. 2018,
-section 3). Ratios and projections are invariant under scaling. So the learning rate, the sign of an
-update relative to a gradient, and clipping change nothing.
+No search and no model is needed. For a layer z = W x + b, the chain rule gives dW_i = db_i x for
+every row i (a neuron). So one example's update contains the example itself, times a known number
+(Phong et al. 2018, section 3). Ratios and projections are invariant under scaling. So the learning
+rate, the sign of an update relative to a gradient, and clipping change nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def recover_one(weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def recover_candidates(weight: Tensor, bias: Tensor, count: int) -> Tensor:
-    """Returns candidates `[count, k]` for several examples: x = dW_i / db_i by descending |db_i|.
+    """Returns candidate examples `[count, k]`: x = dW_i / db_i, in order of descending |db_i|.
 
     Row i is exactly one example if that example alone activated neuron i, and a mixture otherwise
     (Fowl et al. 2022; Boenisch et al. 2023). A row that did not change gives zeros, as do

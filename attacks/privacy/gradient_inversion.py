@@ -1,7 +1,7 @@
 """Gradient inversion: searches for inputs whose simulated update matches the observed one.
 
-`update(x, y)` simulates the update `[d]` of a client with x `[B, *shape]` and labels y `[B]`, by
-one gradient or by several local steps. It is differentiable in x, since the attacker knows the
+`update(x, y)` simulates the update `[d]` of a client with B examples x `[B, *]` and labels y `[B]`,
+by one gradient or by several local steps. It is differentiable in x, since the attacker knows the
 model and the training procedure. Labels are assumed known: see `attacks.privacy.label_recovery`.
 """
 
@@ -21,7 +21,14 @@ _DECAYS = (3 / 8, 5 / 8, 7 / 8)
 
 @dataclass(frozen=True)
 class Search:
-    """The search space: x of `shape` `[B, *]`, labelled `labels` `[B]`, within [low, high]."""
+    """The inputs to search for.
+
+    Attributes:
+      shape: shape `[B, *]` of the batch of inputs.
+      labels: labels of the inputs, shape [B].
+      low: lower end of the range of input values.
+      high: upper end of the range of input values.
+    """
 
     shape: tuple[int, ...]
     labels: Tensor
@@ -31,13 +38,13 @@ class Search:
 
 @dataclass
 class _Nearest:
-    """The guess `x` with the smallest `distance` so far."""
+    """The inputs `x` with the smallest `distance` among all considered so far."""
 
     x: Tensor
     distance: float = math.inf
 
     def consider(self, guess: Tensor, distance: Tensor) -> None:
-        """Stores `guess` if its `distance` is less than the least so far."""
+        """Stores a copy of `guess` if its `distance` is smaller than the smallest so far."""
         if float(distance.detach()) < self.distance:
             self.x, self.distance = guess.detach().clone(), float(distance.detach())
 
@@ -45,7 +52,8 @@ class _Nearest:
 def match_gradients(
     update: Update, observed: Tensor, search: Search, iterations: int, generator: torch.Generator
 ) -> Tensor:
-    """Minimises |update(x) - u|^2 / |u|^2 over x by L-BFGS from normal noise (deep leakage).
+    """Minimises |update(x) - u|^2 / |u|^2 over x by L-BFGS from normal noise (deep leakage from
+    gradients).
 
     Needs a model that is smooth in x (sigmoid, tanh; not ReLU or max-pooling). If the search is
     stuck, restart it from another random start. Source: Zhu, Liu & Han 2019 (DLG), algorithm 1.
@@ -58,7 +66,7 @@ def match_gradients(
       generator: source of the random start.
 
     Returns:
-      The best inputs found, shape [B, *], not clamped to the range.
+      The inputs with the smallest distance, shape [B, *], not clamped to the range.
     """
     guess = torch.randn(search.shape, generator=generator, dtype=observed.dtype)
     guess.requires_grad_()
@@ -107,7 +115,7 @@ def match_direction(
         iterations.
 
     Returns:
-      The best inputs found, shape [B, *].
+      The inputs with the smallest objective, shape [B, *].
     """
     middle, half = (search.low + search.high) / 2, (search.high - search.low) / 2
     guess = torch.randn(search.shape, generator=generator, dtype=observed.dtype) * half / 2 + middle
@@ -130,7 +138,7 @@ def match_direction(
 
 
 def total_variation(x: Tensor) -> Tensor:
-    """Returns the mean absolute difference of neighbours, down plus across; 0 for vectors `[B, k]`.
+    """Returns the mean absolute difference of vertical neighbours plus that of horizontal ones.
 
     >>> total_variation(torch.tensor([[[0.0, 1.0], [0.0, 3.0]]]))
     tensor(3.)

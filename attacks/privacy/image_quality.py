@@ -14,7 +14,7 @@ _K1, _K2 = 0.01, 0.03
 
 
 def mse(reconstruction: Tensor, original: Tensor) -> float:
-    """Returns the mean squared error of two tensors of one shape."""
+    """Returns the mean squared error of two tensors of equal shape."""
     return float((reconstruction.double() - original.double()).square().mean())
 
 
@@ -23,7 +23,7 @@ def psnr(reconstruction: Tensor, original: Tensor, span: float) -> float:
 
     It is infinite if the tensors are equal.
 
-    `span` is the width of the range of values.
+    `span` is the width of the range of possible values.
 
     >>> round(psnr(torch.full((4,), 0.1), torch.zeros(4), 1.0), 4)
     20.0
@@ -43,10 +43,10 @@ def ssim(reconstruction: Tensor, original: Tensor, span: float) -> float:
     Args:
       reconstruction: image, shape [..., h, w].
       original: image of the same shape.
-      span: width of the range of values.
+      span: width of the range of possible values.
 
     Raises:
-      ValueError: if shapes differ, or if the tensors are vectors.
+      ValueError: if shapes differ, or if the tensors have fewer than two dimensions.
 
     Source: Wang, Bovik, Sheikh & Simoncelli 2004, equation 13.
     """
@@ -71,7 +71,7 @@ def ssim(reconstruction: Tensor, original: Tensor, span: float) -> float:
 
 
 def gaussian_window(most: int) -> Tensor:
-    """Returns a Gaussian window `[n, n]` of sum 1, n the largest odd number up to `most`.
+    """Returns a Gaussian window `[n, n]` of sum 1, where n is the largest odd number up to `most`.
 
     >>> gaussian_window(4).shape
     torch.Size([3, 3])
@@ -83,10 +83,12 @@ def gaussian_window(most: int) -> Tensor:
 
 
 def best_matches(reconstructions: Tensor, originals: Tensor) -> Tensor:
-    """Returns one of `reconstructions` `[M, *]`, M >= B, for each of `originals` `[B, *]`.
+    """Returns, for each of `originals` `[B, *]`, the assigned one of `reconstructions` `[M, *]`, M
+    >= B.
 
-    The assignment minimises the sum of squared errors. A reconstructed batch has no order, so it is
-    scored in the order that is best for the attacker.
+    Each reconstruction is assigned once at most; the assignment minimises the sum of squared
+    errors. A reconstructed batch has no order, so it is scored in the order that is best for the
+    attacker.
 
     >>> best_matches(torch.tensor([[5.0], [0.0], [2.0]]), torch.tensor([[2.1], [4.0]]))
     tensor([[2.],

@@ -1,8 +1,9 @@
-"""Label recovery: reads labels off the last layer's bias update, under softmax cross-entropy.
+"""Label recovery: infers labels from the last layer's bias update, under softmax cross-entropy.
 
 The gradient of the mean loss of B examples with respect to the last bias is mean_k (p_k - e_(y_k)),
-with p_k the predicted probabilities. So for one example its entry is negative at the example's
-label and positive at all others; for several, entries of absent labels are positive.
+with p_k the predicted probabilities of example k, and e_y the unit vector of label y. So for one
+example the gradient's entry is negative at the example's label and positive at all others; for
+several, entries of absent labels are positive.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 _HARD, _SOFT = 1e3, 1e-3
-"""Weights, in the fit, of the equation for `length`: known (`_HARD`) and unknown (`_SOFT`)."""
+"""Weights, in the fit, of the equation for `length`: `_HARD` if it is known, `_SOFT` if not."""
 
 
 def recover_label(bias: Tensor) -> int:
-    """Returns the label of one example: the index of the least entry of the bias gradient `[K]`.
+    """Returns the label of one example: the index of the smallest entry of the bias gradient `bias`
+    `[K]`.
 
     The gradient p_i - [i = y] of the last layer's bias is negative at the label alone. For an
     update (a descent), pass its negative: the sign is the same after any number of local steps on
@@ -33,9 +35,10 @@ def recover_label(bias: Tensor) -> int:
 
 
 def label_shares(bias: Tensor, probabilities: Tensor, length: float | None) -> Tensor:
-    """Returns label shares `[K]`, at least 0 and of sum 1, from the last layer's bias gradient.
+    """Returns the fraction of a client's examples with each label, `[K]`, from the last bias
+    gradient.
 
-    Examples with label shares pi have the gradient length (P^T - I) pi, with P the matrix
+    Examples with label fractions pi have the gradient length (P^T - I) pi, with P the matrix
     `probabilities`. v = length pi >= 0 is fitted by non-negative least squares. If the predictions
     fit the labels on average (P^T pi = pi), the gradient is zero, so the length must be known. If
     clipping hides the length, pass None: the smallest length that fits is used, which is correct
@@ -70,7 +73,7 @@ def label_shares(bias: Tensor, probabilities: Tensor, length: float | None) -> T
 
 
 def labels_in_proportion(shares: Tensor, examples: int) -> Tensor:
-    """Returns labels `[examples]`, ascending, in the proportions `shares` (largest remainders).
+    """Returns `examples` labels, ascending, in the proportions `shares` (by largest remainders).
 
     >>> labels_in_proportion(torch.tensor([0.4, 0.0, 0.6]), 4)
     tensor([0, 0, 2, 2])

@@ -1,8 +1,9 @@
 """Membership inference: whether an example, or a user, was in a model's training data.
 
 Scores are high for members. A *statistic* is one number for each target (an example, a user) under
-one model: `confidence` of an example, its mean over a user's examples for a user. LiRA compares it
-with the same statistic under shadow models, each trained with a random half of the targets.
+one model: `confidence` of an example, its mean over a user's examples for a user. LiRA (the
+likelihood-ratio attack) compares it with the same statistic under shadow models, which the attacker
+trained with a random half of the targets each.
 
 A user's statistic is the mean over examples, not a sum of the examples' likelihood ratios. All
 examples of a user are members or none is, so their statistics are correlated. A product of
@@ -23,19 +24,22 @@ from numpy.typing import NDArray
 Reals = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 OWN_VARIANCE = 64
-"""Least number of shadow models with which each target has its own variance (Carlini et al. 2022,
-VI-C)."""
+"""Smallest number of shadow models with which each target has a variance of its own (Carlini et al.
+2022, VI-C)."""
 _LEAST = 2.0**-53
-"""Losses below this value count as this value."""
+"""Smaller losses are replaced by this value."""
 
 
 @dataclass(frozen=True)
 class Shadows:
-    """Shadow models: `statistics` `[s, t]` of t targets under s models.
+    """Statistics of t targets under s shadow models.
 
-    `inside` `[s, t]` states whether a model was trained on a target. Membership must be drawn by
-    independent Bernoulli trials: if exactly half of the models were trained on each target, the
-    other models would reveal the membership in the attacked one.
+    Membership must be drawn by independent Bernoulli trials: if exactly half of the models were
+    trained on each target, the other models would reveal the membership in the attacked one.
+
+    Attributes:
+      statistics: statistic of each target under each model, shape [s, t].
+      inside: whether the model was trained on the target, shape [s, t].
     """
 
     statistics: Reals
@@ -45,7 +49,9 @@ class Shadows:
         return len(self.statistics)
 
     def without(self, model: int) -> Shadows:
-        """Returns all shadow models except number `model`, which is to be attacked."""
+        """Returns all shadow models except the one with the index `model`, which is to be
+        attacked.
+        """
         others = np.arange(len(self)) != model
         return Shadows(self.statistics[others], self.inside[others])
 
@@ -65,7 +71,7 @@ def confidence(losses: Reals) -> Reals:
 
 
 def means_of(values: Reals, offsets: NDArray[np.int64]) -> Reals:
-    """Returns the mean of each user's values `values[offsets[k]:offsets[k + 1]]`.
+    """Returns the mean of each user's values; user k has `values[offsets[k]:offsets[k + 1]]`.
 
     >>> means_of(np.array([1.0, 3.0, 5.0]), np.array([0, 2, 3]))
     array([2., 5.])
@@ -74,11 +80,12 @@ def means_of(values: Reals, offsets: NDArray[np.int64]) -> Reals:
 
 
 def lira(target: Reals, shadows: Shadows) -> Reals:
-    """Returns the log-likelihood ratios `[t]`, member to non-member, of statistics `target` `[t]`.
+    """Returns the log-likelihood ratio of member to non-member for each of t targets, `[t]`.
 
-    log N(φ; μ_in, σ_in²) - log N(φ; μ_out, σ_out²), with each target's means fitted over the shadow
-    models trained with it, or without it. If all shadow models were trained with a target, or all
-    without it, its score is 0: no evidence. Source: Carlini et al. 2022, algorithm 1 (online).
+    `target` `[t]` are the statistics φ under the attacked model. The ratio is log N(φ; μ_in, σ_in²)
+    - log N(φ; μ_out, σ_out²), with each target's means fitted over the shadow models trained with
+    it, or without it. If all shadow models were trained with a target, or all without it, its score
+    is 0: no evidence. Source: Carlini et al. 2022, algorithm 1 (online).
     """
     means, variances = zip(*(_gaussian(shadows, side) for side in (True, False)), strict=True)
     logs = [
@@ -88,11 +95,12 @@ def lira(target: Reals, shadows: Shadows) -> Reals:
 
 
 def lira_offline(target: Reals, shadows: Shadows) -> Reals:
-    """Returns z-scores `[t]` of the statistics `target` under models trained without each target.
+    """Returns the z-score of each target's statistic under models trained without the target,
+    `[t]`.
 
-    (φ - μ_out) / σ_out, which orders targets as the one-sided test 1 - Pr[N(μ_out, σ_out²) > φ]
-    does. A target that every shadow model was trained on scores 0. Source: Carlini et al. 2022,
-    section VI-A (offline).
+    `target` `[t]` are the statistics φ under the attacked model. The score is (φ - μ_out) / σ_out,
+    which orders targets as the one-sided test 1 - Pr[N(μ_out, σ_out²) > φ] does. A target that
+    every shadow model was trained on scores 0. Source: Carlini et al. 2022, section VI-A (offline).
     """
     mean, variance = _gaussian(shadows, False)
     return np.asarray(np.nan_to_num((target - mean) / np.sqrt(variance)))
@@ -101,8 +109,9 @@ def lira_offline(target: Reals, shadows: Shadows) -> Reals:
 def _gaussian(shadows: Shadows, inside: bool) -> tuple[Reals, Reals]:
     """Returns each target's mean `[t]` and variance `[t]` over models trained with it (`inside`).
 
-    If not `inside`, over models trained without it. The mean is NaN if there are none. With fewer
-    than `OWN_VARIANCE` models, one variance is pooled over the residuals of all targets.
+    If `inside` is False, over models trained without it. The mean is NaN if there are none. With
+    fewer than `OWN_VARIANCE` models, one variance is pooled over the residuals of all targets; else
+    only for targets with at most two such models.
     """
     on_side = shadows.inside == inside
     count = on_side.sum(0)
@@ -120,12 +129,13 @@ def _gaussian(shadows: Shadows, inside: bool) -> tuple[Reals, Reals]:
 
 Rule = Callable[[Reals, Shadows], Reals]
 RULES: dict[str, Rule] = {"lira": lira, "lira_offline": lira_offline}
-"""Attacks with shadow models, by name."""
+"""Attacks that use shadow models, by name."""
 
 
 def leave_one_out(rule: Rule, runs: Shadows) -> Reals:
-    """Returns scores `[s, t]`: each model in turn is attacked with all the others as its shadows.
+    """Returns scores `[s, t]`: each model in turn is attacked with all others as shadow models.
 
-    This gives s times as many trials from the same models (Carlini et al. 2022, section VI).
+    `rule` is one of `RULES`. This gives s times as many trials from the same models (Carlini et al.
+    2022, section VI).
     """
     return np.stack([rule(runs.statistics[n], runs.without(n)) for n in range(len(runs))])

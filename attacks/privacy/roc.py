@@ -17,9 +17,15 @@ Reals = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Roc:
-    """False-positive rates `fpr` `[k]` and true-positive rates `tpr` `[k]` at all thresholds.
+    """A ROC curve: the rates at all k thresholds on the scores, from the strictest to the laxest.
 
-    Both increase from 0 to 1 and never decrease. Equal scores are one threshold.
+    Both rates go from 0 to 1 and never decrease. Equal scores are one threshold.
+
+    Attributes:
+      fpr: false-positive rates, shape [k].
+      tpr: true-positive rates, shape [k].
+      members: number of members.
+      nonmembers: number of non-members.
     """
 
     fpr: Reals
@@ -49,7 +55,7 @@ class Roc:
         return float((self.tpr - self.fpr).max())
 
     def tpr_at(self, fpr: float) -> float:
-        """Returns the largest TPR of a threshold whose FPR is at most `fpr`, without interpolation.
+        """Returns the largest TPR of all thresholds with an FPR of at most `fpr`, not interpolated.
 
         >>> curve = roc(np.array([0.9, 0.8, 0.7, 0.1]), np.array([True, False, True, False]))
         >>> [curve.tpr_at(fpr) for fpr in (0.0, 0.49, 0.5)]
@@ -58,7 +64,9 @@ class Roc:
         return float(self.tpr[self.fpr <= fpr].max())
 
     def resolves(self, fpr: float) -> bool:
-        """Whether there are at least 1 / `fpr` non-members; else `tpr_at` is the TPR at FPR 0."""
+        """Whether there are at least 1 / `fpr` non-members; with fewer, `tpr_at(fpr)` is the TPR at
+        FPR 0.
+        """
         return self.nonmembers * fpr >= 1 - 1e-9
 
 
@@ -67,10 +75,10 @@ def roc(scores: Reals, member: NDArray[np.bool_]) -> Roc:
 
     Args:
       scores: scores, high for members, shape [n].
-      member: true membership, shape [n].
+      member: whether each score is that of a member, shape [n].
 
     Raises:
-      ValueError: if either side is empty or a score is NaN.
+      ValueError: if there are no members or no non-members, or if a score is NaN.
     """
     members, nonmembers = int(member.sum()), int((~member).sum())
     if not members or not nonmembers or bool(np.isnan(scores).any()):
@@ -86,7 +94,7 @@ def roc(scores: Reals, member: NDArray[np.bool_]) -> Roc:
 
 
 def clopper_pearson(hits: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Returns the exact two-sided confidence interval of a rate, by `hits` in independent `trials`.
+    """Returns the exact two-sided confidence interval of a rate: `hits` of independent `trials`.
 
     Source: Clopper & Pearson 1934.
 

@@ -1,4 +1,4 @@
-"""Upper bounds that (ε, δ)-differential privacy puts on tests between neighbouring datasets."""
+"""Upper bounds that (ε, δ)-differential privacy implies for tests between neighbouring datasets."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ Reals = NDArray[np.float64]
 
 
 def tpr_bound(fpr: Reals, epsilon: float, delta: float) -> Reals:
-    """Returns the largest TPR `[k]` of any test at `fpr` `[k]`, for a symmetric adjacency relation.
+    """Returns an upper bound on the TPR of any test at the FPRs `fpr`, both `[k]`.
 
-    min(e^ε FPR + δ, 1 - e^-ε (1 - δ - FPR)), at most 1. Source: Wasserman & Zhou 2010, theorem 2.4;
-    Kairouz, Oh & Viswanath 2015, theorem 2.1. For infinite ε the bound is 1.
+    The adjacency relation has to be symmetric. The bound is min(e^ε FPR + δ, 1 - e^-ε (1 - δ -
+    FPR)), at most 1. Source: Wasserman & Zhou 2010, theorem 2.4; Kairouz, Oh & Viswanath 2015,
+    theorem 2.1. For infinite ε the bound is 1.
 
     >>> tpr_bound(np.array([0.0, 0.25, 0.5]), math.log(3), 0.0).round(4)
     array([0.    , 0.75  , 0.8333])
@@ -28,7 +29,7 @@ def tpr_bound(fpr: Reals, epsilon: float, delta: float) -> Reals:
 
 
 def advantage_bound(epsilon: float, delta: float) -> float:
-    """Returns the largest TPR - FPR of any test: (e^ε - 1 + 2δ) / (e^ε + 1).
+    """Returns an upper bound on TPR - FPR of any test: (e^ε - 1 + 2δ) / (e^ε + 1).
 
     It is reached where the two lines of `tpr_bound` meet.
 

@@ -1,1 +1,1 @@
-"""Attacks that replace the attackers' updates."""
+"""Attacks in which Byzantine clients send other updates than those they trained."""

@@ -1,4 +1,4 @@
-"""An attacker that knows the rule and optimises its row against it."""
+"""An attack that knows the aggregation rule and optimises its row against that rule."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from attacks.updates.candidates import directions, fixed_rows
 
 
 class Adaptive(FullKnowledge):
-    """Sends the most harmful row among several directions and strengths, and other attacks' rows.
+    """Sends the most harmful of many rows: directions with several strengths, and other attacks'.
 
     The candidates are mu + gamma p, with p along -mu, -sign(mu), -sigma or the first principal
     direction of honest updates (both signs), scaled to the norm of sigma. mu and sigma are the mean
     and standard deviation of honest updates, and gamma is from a geometric grid of `steps` values
     between 2^-4 and 2^8. The rows of all other attacks are candidates, too, including those made
-    for one kind of rule
-    (`attacks.updates.candidates`). The most harmful candidate is then refined `steps` times: its
-    difference from mu is multiplied, and divided, by a ratio, and the most harmful row is kept. The
-    square root of the ratio is taken each time.
+    for one kind of rule (`attacks.updates.candidates`). The most harmful candidate is then refined
+    `steps` times: its difference from mu is multiplied, and divided, by a ratio, and the most
+    harmful row is kept. The square root of the ratio is taken each time.
 
     `aim` is the measure of harm, with F the aggregate of all rows. "backwards" is <mu - F, mu> /
     |mu|: how far F falls short of mu in the direction of mu, the first-order loss of progress of
@@ -44,7 +43,7 @@ class Adaptive(FullKnowledge):
 
     knows: ClassVar[frozenset[Knowledge]] = FullKnowledge.knows | {Knowledge.RULE}
     steps: int = Field(9, ge=2, le=100)
-    """Number of strengths tried, and of refinements of the most harmful row."""
+    """Number of strengths gamma that are tried, and of refinements of the most harmful row."""
     aim: Literal["backwards", "distance"] = "backwards"
     """Measure of harm: the loss of progress along the honest mean, or the distance from it."""
 
@@ -84,7 +83,7 @@ class Adaptive(FullKnowledge):
     def _tried(
         self, honest: Tensor, view: View, rng: np.random.Generator, strengths: list[float]
     ) -> Iterator[Tensor]:
-        """Yields candidate rows, `[m]` for all attackers or `[b, m]`."""
+        """Yields candidates: one row `[m]` for all attackers, or a row for each, `[b, m]`."""
         mean = honest.mean(0)
         for way in directions(honest):
             for strength in strengths:

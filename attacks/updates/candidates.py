@@ -1,4 +1,4 @@
-"""Candidates of an attacker that knows the rule: directions, and rows of published attacks."""
+"""Candidate rows of the adaptive attack: several directions, and rows of published attacks."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ FIXED: tuple[UpdateAttack, ...] = (
     Scaling(),
     GaussianNoise(),
 )
-"""Attacks of fixed strength, or made for one rule, in their published and common settings."""
+"""Published attacks whose rows are candidates, with their published and other common settings."""
 
 
 def directions(honest: Tensor) -> list[Tensor]:
     """Returns directions `[m]` away from the mean mu of `honest` rows `[h, m]`.
 
     They are -mu, -sign(mu), -sigma, and the first principal direction of the rows with both signs.
-    All are scaled to the norm of the standard deviations sigma.
+    All are scaled to the norm of sigma, the coordinate-wise standard deviations; zero directions
+    are left out.
     """
     mean, spread = honest.mean(0), honest.std(0, correction=0)
     widest = first_principal(honest)
@@ -47,7 +48,8 @@ def directions(honest: Tensor) -> list[Tensor]:
 
 
 def first_principal(honest: Tensor) -> Tensor:
-    """Returns the unit direction `[m]` in which rows `[h, m]` vary most; zero if they do not vary.
+    """Returns the unit direction `[m]` in which the rows `honest` `[h, m]` vary most; zero if they
+    do not vary.
 
     It is computed as a combination of the rows, from their inner products `[h, h]`.
     """

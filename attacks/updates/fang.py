@@ -1,4 +1,4 @@
-"""Local model poisoning against a known rule: trimmed means and medians, or Krum."""
+"""Local model poisoning against a known aggregation rule: trimmed mean, median, or Krum."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch import Tensor
 from attacks.types import FullKnowledge, Knowledge, View
 
 _LEAST = 1e-5
-"""Least lambda of the search against Krum."""
+"""The search against Krum ends when lambda is at most this."""
 
 
 class Fang(FullKnowledge):
     """Pushes each coordinate against the direction in which honest updates move it.
 
-    s = sign(mu). Against "trimmed_mean" (and the median) it sends, where s_j > 0, numbers below the
-    smallest honest one m, uniform between m and `beyond` m if m < 0, or m / `beyond` if m > 0.
-    Where s_j < 0, it likewise sends numbers above the largest honest one. Against "krum" it sends
-    -lambda s, with lambda halved from its upper bound until the rule selects a Byzantine row, down
-    to 1e-5.
+    s = sign(mu), with mu the honest mean. Against "trimmed_mean" (and the median) it sends, where
+    s_j > 0, numbers below the smallest honest one m, uniform between m and `beyond` m if m < 0, or
+    m / `beyond` if m > 0. Where s_j <= 0, it likewise sends numbers above the largest honest one.
+    Against "krum" it sends -lambda s, with lambda halved from its upper bound until the rule
+    selects a Byzantine row, down to 1e-5.
 
     Knows all honest updates, and against Krum the rule. Source: Fang, Cao, Jia & Gong 2020,
     sections 4.2 and 4.3 (applied to updates, so the paper's last global model is 0 here).
@@ -36,9 +36,9 @@ class Fang(FullKnowledge):
 
     knows: ClassVar[frozenset[Knowledge]] = FullKnowledge.knows | {Knowledge.RULE}
     against: Literal["trimmed_mean", "krum"] = "trimmed_mean"
-    """Kind of rule that the attack is made for."""
+    """Aggregation rule against which rows are made; "trimmed_mean" includes the median."""
     beyond: float = Field(2.0, gt=1, le=1e3)
-    """Factor by which numbers sent exceed the range of the honest numbers."""
+    """Factor that limits the distance of sent numbers from the range of the honest numbers."""
 
     def malicious_row(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         if self.against == "krum":
@@ -52,7 +52,8 @@ class Fang(FullKnowledge):
         return edge + part * (end - edge)
 
     def _picked(self, honest: Tensor, view: View) -> Tensor:
-        """Returns the row -lambda s with the largest lambda tried for which the rule selects it.
+        """Returns the row -lambda s, with the largest lambda tried for which the rule selects that
+        row.
 
         If the rule selects none, the first lambda of at most `_LEAST` is used, untried. If the rule
         is unknown, the honest mean is returned.

@@ -1,4 +1,4 @@
-"""Mimic: copies one honest client, so that it is over-represented."""
+"""Mimic: all attackers copy one honest client, so that this client is over-represented."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _turned(z: Tensor | None, honest: Tensor, rng: np.random.Generator) -> Tenso
 
 
 def _present(victim: Tensor | None, identities: Identities | None) -> int | None:
-    """Returns the index of the `victim` in `identities` `[h]`; None if it does not take part."""
+    """Returns the index of the client `victim` in `identities` `[h]`; None if it is not there."""
     if victim is None or identities is None:
         return None
     places = np.flatnonzero(identities == int(victim))

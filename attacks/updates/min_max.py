@@ -1,4 +1,6 @@
-"""Min-max and min-sum: as far from the honest mean as honest updates are from one another."""
+"""Min-max and min-sum: rows about as far from the honest mean as honest updates are from one
+another.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,20 @@ from attacks.types import FullKnowledge, View
 
 
 class Farthest(FullKnowledge):
-    """Sends the row mu - gamma p for the largest undetectable gamma; p is a unit direction."""
+    """Sends the row mu - gamma p for the largest gamma that the attack considers undetectable.
+
+    mu is the honest mean and p a unit direction. If p would be zero, mu is sent.
+    """
 
     direction: Literal["unit", "sign", "std"] = "std"
-    """Direction p: the honest mean, its signs, or the standard deviations."""
+    """Direction p: "unit" is along the honest mean, "sign" along its signs, "std" along the
+    standard deviations."""
 
     @abstractmethod
     def reach(self, away: Tensor, p: Tensor) -> float:
-        """Returns the largest undetected gamma along p `[m]`; `away` `[h, m]` has rows mu - x_k."""
+        """Returns the largest undetectable gamma along p `[m]`; row k of `away` `[h, m]` is mu -
+        x_k.
+        """
 
     def malicious_row(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         rows = honest.double()

@@ -1,4 +1,4 @@
-"""Attacks on updates that need only the attacker's own update."""
+"""Attacks for which an attacker needs only its own update, or none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attacks.types import State, UpdateAttack, View
 
 
 class SignFlip(UpdateAttack):
-    """Sends the negated update: -strength x.
+    """Sends the negated update, -strength x for an attacker's own update x.
 
     Knows its own update. Source: Li, Xu, Chen, Giannakis & Ling 2019 (RSA), section 5.
 
@@ -22,14 +22,14 @@ class SignFlip(UpdateAttack):
     """
 
     strength: float = Field(1.0, gt=0, le=1e6)
-    """Factor on the length of the attacker's own update."""
+    """Factor by which the negated update is multiplied."""
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
         return -self.strength * view.byzantine, state
 
 
 class Scaling(UpdateAttack):
-    """Sends a scaled update: strength x.
+    """Sends a scaled update, strength x for an attacker's own update x.
 
     Knows its own update. Source: Bagdasaryan et al. 2020 (boosting, without a backdoor).
 
@@ -40,14 +40,14 @@ class Scaling(UpdateAttack):
     """
 
     strength: float = Field(10.0, gt=0, le=1e6)
-    """Factor on the length of the attacker's own update."""
+    """Factor by which the update is multiplied."""
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
         return self.strength * view.byzantine, state
 
 
 class GaussianNoise(UpdateAttack):
-    """Sends noise N(0, s^2 I) of root mean square length `strength` times that of its own update.
+    """Sends noise N(0, s^2 I) whose root mean square norm is `strength` times the update's norm.
 
     Knows its own update. Source: Blanchard et al. 2017, section 5.
 
@@ -59,7 +59,7 @@ class GaussianNoise(UpdateAttack):
     """
 
     strength: float = Field(10.0, gt=0, le=1e6)
-    """Factor on the length of the attacker's own update, as a root mean square."""
+    """Root mean square norm of the noise, relative to the norm of the attacker's own update."""
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
         rows = view.byzantine
@@ -69,7 +69,7 @@ class GaussianNoise(UpdateAttack):
 
 
 class FreeRider(UpdateAttack):
-    """Sends zero, and still receives the model.
+    """Sends zeros, without training, and still receives the model.
 
     Knows nothing. Source: Lin, Du & Liu 2019, "Free-riders in federated learning".
 

@@ -29,7 +29,7 @@ class Alie(FullKnowledge):
     """
 
     z: float | None = Field(None, ge=-100, le=100)
-    """Shift from the mean, in standard deviations; by default as published."""
+    """Shift from the mean, in standard deviations; None: z_max, as published."""
 
     def malicious_row(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         z = (
@@ -65,7 +65,7 @@ class InnerProduct(FullKnowledge):
     """
 
     strength: float = Field(1.0, gt=0, le=1e6)
-    """Factor on the length of the honest mean."""
+    """Factor by which the negated honest mean is multiplied."""
 
     def malicious_row(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         return -self.strength * honest.mean(0)

@@ -1,1 +1,3 @@
-"""Pre-aggregation: mixtures of rows that replace the rows before a rule is applied."""
+"""Pre-aggregation: steps that replace rows by mixtures (weighted sums) of them before a rule is
+applied.
+"""

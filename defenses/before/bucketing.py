@@ -1,4 +1,4 @@
-"""Bucketing: means of randomly partitioned updates."""
+"""Bucketing: replaces updates by the means of random groups of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Bucketing(PreAggregator):
     """
 
     bucket_size: int = Field(2, ge=1)
-    """Number of rows that a bucket averages."""
+    """Number of rows in a bucket; the last bucket may have fewer."""
 
     def needs(self) -> frozenset[str]:
         return frozenset({"generator"})

@@ -31,7 +31,7 @@ class Clipping(PreAggregator):
     """
 
     clipping_radius: float = Field(gt=0, examples=[2.0])
-    """Norm to which updates are clipped before the rule."""
+    """L2 norm to which updates are clipped before the rule is applied."""
 
     def most(self, n: int) -> int:
         return n
@@ -41,5 +41,7 @@ class Clipping(PreAggregator):
 
 
 def cut(norms: Tensor, radius: float | Tensor) -> Tensor:
-    """Returns the diagonal matrix `[n, n]` that clips rows of norms `norms` `[n]` to `radius`."""
+    """Returns the diagonal matrix `[n, n]` that, times rows with these `norms` `[n]`, clips them to
+    `radius`.
+    """
     return torch.where(norms > radius, radius / norms, 1.0).diag()

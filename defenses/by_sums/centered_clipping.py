@@ -1,4 +1,4 @@
-"""Centered clipping: clips the difference between each update and a center."""
+"""Centered clipping: clips the difference between each update and a center, the last aggregate."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CenteredClipping(WithinRadius):
     """
 
     passes: int = Field(1, ge=1, le=100)
-    """Number of updates of the center; each update needs one sum."""
+    """Number of passes; each moves the center once and needs one sum."""
     remembers: ClassVar[bool] = True
 
     def step(self, center: Tensor, released: Tensor) -> Tensor:

@@ -58,14 +58,14 @@ class GeometricMedian(SumRule, WeightRule):
     """
 
     passes: int = Field(2, ge=1, le=1000)
-    """Number of updates of the center; each update needs one sum."""
+    """Number of passes; each moves the center once and needs one sum."""
     smoothing: float | None = Field(None, ge=1e-3)
-    """Distance from the center within which a client has full weight;
-    under privacy it follows from the clip."""
+    """Distance nu from the center within which a client has full weight; None: the default, or
+    under privacy clip / sqrt(1 + balance^2)."""
     balance: float = Field(0.5, gt=0, le=10)
-    """Weight of the factors b_k relative to the rows, within their joint clipping norm."""
+    """Scale of the factors b_k relative to the clipped differences, which are sent together."""
     floor: float | None = Field(None, gt=0, le=1)
-    """Lower bound on the mean of the weights b_k, by which a pass divides."""
+    """Lower bound on B, the mean of the weights b_k, by which a pass divides; None: the default."""
     extra: ClassVar[int] = 1
     follows_clip: ClassVar[Mapping[str, float | None]] = {"smoothing": None}
 

@@ -1,4 +1,4 @@
-"""Norm bounding: clips every update to a radius."""
+"""Norm bounding: averages updates that are clipped to a fixed norm."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from defenses.types import SumRule
 
 
 class WithinRadius(SumRule):
-    """Base of rules whose terms are the rows' differences from the center, clipped to `radius`."""
+    """Base of rules whose terms are the rows minus the center, clipped to the L2 norm `radius`."""
 
     tolerance: ClassVar[str] = "any number, each by at most its radius"
     follows_clip: ClassVar[Mapping[str, float | None]] = {"radius": 1.0}
     radius: float | None = Field(None, gt=0, le=1e15)
-    """Norm up to which an update counts in full; under privacy it is privacy.clip."""
+    """Norm above which the difference of an update from the center is clipped; under privacy it is
+    privacy.clip and must not be set."""
 
     def most(self, n: int) -> int:
         return n
@@ -73,7 +74,7 @@ def radius_within(radius: float | None, clip: float | None) -> float:
       `radius` without privacy, else `clip`.
 
     Raises:
-      ValueError: if the key is missing without privacy, or set under privacy.
+      ValueError: if `radius` is None without privacy, or set under privacy.
     """
     if clip is None:
         return required_radius(radius)

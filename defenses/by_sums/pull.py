@@ -1,4 +1,6 @@
-"""The primitive of robust rules on sums: each row's difference from a released center, clipped."""
+"""The common primitive of robust rules by sums: the clipped difference of each row from a
+center.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from torch import Tensor
 from defenses.columns import product
 
 _BATCH_SIZE = 8
-"""Number of rows whose differences from a center are in a GPU's memory at once."""
+"""Number of rows in a block on a GPU, whose differences from the center are in memory together."""
 
 
 def pull(rows: Tensor, center: Tensor, radius: float) -> tuple[Tensor, Tensor]:
@@ -40,7 +42,8 @@ def pull(rows: Tensor, center: Tensor, radius: float) -> tuple[Tensor, Tensor]:
 
 
 def mean_pull(rows: Tensor, center: Tensor, radius: float) -> Tensor:
-    """Returns the average `[d]` of the clipped differences (see `pull`) of all `rows` `[n, d]`.
+    """Returns the mean `[d]` over all `rows` `[n, d]` of the clipped differences that `pull`
+    returns.
 
     No second tensor of the size of `rows` is allocated. If the center is zero, norms are computed
     first and rows are then summed by one weighted product. Otherwise each row's difference is
@@ -66,6 +69,8 @@ def mean_pull(rows: Tensor, center: Tensor, radius: float) -> Tensor:
 
 
 def mean_of_blocks(rows: Tensor, center: Tensor, radius: float) -> Tensor:
-    """Computes `mean_pull` on a GPU in blocks, since reading each norm would synchronise."""
+    """Computes `mean_pull` for rows on a GPU, a block of rows at a time and without
+    synchronisation.
+    """
     ways = (pull(block, center, radius)[0].sum(0) for block in torch.split(rows, _BATCH_SIZE))
     return sum(ways, torch.zeros_like(center)) / len(rows)

@@ -20,8 +20,9 @@ class SignMajority(SumRule):
     by at most f. No robustness kappa, as magnitudes of honest updates are ignored.
 
     *Sensitivity of the terms*: the terms are sign(x_k), and under privacy clip sign(x_k) / sqrt(d)
-    with the mechanism's clip. The sensitivity is then clip under add/remove and twice that under
-    replace-one. Taking the sign of the noised sum is post-processing.
+    with the mechanism's clip. A NaN counts as no vote. The sensitivity is then clip under
+    add/remove and twice that under replace-one. Taking the sign of the noised sum is
+    post-processing.
 
     Source: Bernstein, Zhao, Azizzadenesheli & Anandkumar 2019, "signSGD with majority vote is
     communication efficient and fault tolerant", algorithm 1 (applied to updates instead of
@@ -34,9 +35,10 @@ class SignMajority(SumRule):
     """
 
     move: float = Field(0.01, gt=0, le=1e6)
-    """Step size of each coordinate."""
+    """Distance by which each coordinate moves."""
     votes: float | None = Field(None, gt=0, le=1e15)
-    """L2 norm of a client's votes; under privacy it is privacy.clip."""
+    """L2 norm to which a client's vector of signs is scaled; under privacy it is privacy.clip.
+    None: signs are not scaled."""
     passes: ClassVar[int] = 1
 
     tolerance: ClassVar[str] = "any number, each by one vote"

@@ -12,7 +12,7 @@ from defenses.weighing import WeightRule
 
 
 class CovarianceFilter(WeightRule):
-    """The mean under the filter weights that give the smallest covariance (CAF).
+    """The weighted mean under those of the filter's weights with the smallest covariance (CAF).
 
     All weights c_k start at 1. With m and S the mean and covariance under weights c, v the leading
     eigenvector of S, and t_k = <x_k - m, v>^2,
@@ -75,7 +75,8 @@ def filtered(geometry: Geometry, byzantine: int) -> Tensor:
 
 
 def _along_leading(geometry: Geometry, weights: Tensor) -> tuple[float, Tensor]:
-    """Returns the covariance's leading eigenvalue and squared projections on its eigenvector.
+    """Returns the leading eigenvalue of the rows' covariance, and squared projections on its
+    eigenvector.
 
     The covariance is that under `weights` `[n]`. The projections `[n]` are the t of all rows up to
     a common factor.

@@ -1,4 +1,6 @@
-"""FLAME: keeps the majority direction, clips to the median norm, and adds noise."""
+"""FLAME: keeps the updates of the majority direction, clips them to the median norm, and adds
+noise.
+"""
 
 from __future__ import annotations
 

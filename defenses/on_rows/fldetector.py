@@ -19,7 +19,7 @@ from defenses.weighing import refuse_too_many
 
 
 class FlDetector(HistoryRule):
-    """The median of the updates of clients that have not been detected.
+    """The coordinate-wise median of the updates of clients that have not been removed as detected.
 
     An update is predicted from the same client's update of the round before: x^_i = x_i' + B (w -
     w'), where w and w' are the models of both rounds, and B v is an L-BFGS product over the last N
@@ -126,7 +126,8 @@ class FlDetector(HistoryRule):
     ) -> Tensor:
         """Returns a mask `[n]` of the clients in the higher group of scores.
 
-        Only clients in the mask `predicted` `[n]` that were scored in N rounds are grouped.
+        Only clients in the mask `predicted` `[n]` that were scored in N rounds are grouped; others
+        are False.
 
         Raises `ValueError` without a generator.
         """
@@ -139,7 +140,7 @@ class FlDetector(HistoryRule):
 
 
 class _Clients:
-    """State of n clients, `numbers` `[n, d + 3 + N]`; modified in place.
+    """The state of n clients, a tensor `numbers` `[n, d + 3 + N]` that methods modify in place.
 
     Its columns: the last update, its round (counted from 1), whether the client was removed, the
     number of rounds in which it was scored (up to N), and its scores, the newest first.
@@ -166,11 +167,13 @@ class _Clients:
 
     @property
     def scores(self) -> Tensor:
-        """The mean score over the window, `[n]`."""
+        """The mean of each client's last N scores, `[n]`; missing scores count as 0."""
         return self.numbers[:, self._d + 3 :].mean(1)
 
     def score(self, who: Tensor, distances: Tensor) -> None:
-        """Stores a round's scores of the clients in `who`, from their prediction errors `[m]`."""
+        """Stores this round's scores of the m clients in the mask `who`, from their prediction
+        errors `[m]`.
+        """
         window = self.numbers[who, self._d + 3 :]
         mean = distances.mean().clamp(min=torch.finfo(distances.dtype).tiny)
         newest = (distances / mean).nan_to_num(nan=1.0).to(window)[:, None]  # inf / inf is NaN
@@ -180,7 +183,8 @@ class _Clients:
     def highest(self, who: Tensor, count: int) -> Tensor:
         """Returns a mask `[n]` of up to `count` clients in `who` `[n]` with the highest scores.
 
-        Clients tied at the cut-off are left out, so the order of rows does not matter.
+        If there are more, clients tied with the first one left out are left out, too, so the order
+        of rows does not matter.
         """
         scores, count = self.scores, max(count, 0)
         marked = scores[who].sort(descending=True).values
@@ -193,7 +197,9 @@ class _Clients:
         self.numbers[self.highest(who, count), self._d + 1] = 1.0
 
     def update(self, who: Tensor, rows: Tensor, round: Tensor) -> None:
-        """Stores the `rows` `[n, d]` of this round for the clients in the mask `who`."""
+        """Stores the `rows` `[n, d]` of this round, and the number `round`, for the clients in the
+        mask `who`.
+        """
         self.numbers[who, : self._d] = rows[who].to(self.numbers)
         self.numbers[who, self._d] = round.to(self.numbers)
 

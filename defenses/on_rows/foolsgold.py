@@ -21,9 +21,9 @@ class FoolsGold(WeightRule, HistoryRule):
 
     F(x) = (1 / sum a_k) sum of a_k x_k. h_i is the sum of all updates of client i until now, s_ij
     the cosine of h_i and h_j (s_ii = 0), and v_i the largest s_ij of client i. s_ij is multiplied
-    by v_i / v_j where v_j > v_i (pardoning), a_i = 1 - max_j s_ij, divided by the largest a, and
-    a_i <- ln(a_i / (1 - a_i)) + 1/2 within [0, 1]. If all a are 0, so is the aggregate. All
-    coordinates count equally (published: optionally weighted by their importance).
+    by v_i / v_j where v_j > v_i (pardoning). Then a_i = 1 - max_j s_ij is divided by the largest a,
+    and replaced by ln(a_i / (1 - a_i)) + 1/2 within [0, 1]. If all a are 0, so is the
+    aggregate. All coordinates count equally (published: optionally weighted by their importance).
 
     Needs rows, client identities and h: d numbers per client. Tolerates any number of sybils that
     push in the same direction over rounds, as long as some client is honest. Honest clients must

@@ -64,7 +64,9 @@ class MultiKrum(Krum):
 
 
 def krum_scores(distances: Tensor, byzantine: int) -> Tensor:
-    """Returns the sum `[n]` of each row's max(n - f - 2, 1) least squared distances to others."""
+    """Returns each row's score `[n]`: the sum of its max(n - f - 2, 1) smallest squared distances
+    to other rows.
+    """
     others = distances.sort(dim=1).values[:, 1:]  # the first is the distance to itself, 0
     return others[:, : max(1, len(distances) - byzantine - 2)].sum(dim=1)
 

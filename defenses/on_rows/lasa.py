@@ -77,7 +77,9 @@ class LayerAdaptive(RowRule):
         return aggregate
 
     def _unremarkable(self, part: Tensor) -> Tensor:
-        """Returns a mask `[n]` bool of the rows of a layer `[n, c]` that are near the medians."""
+        """Returns a mask `[n]` bool of the rows of a layer `[n, c]` whose magnitude and direction
+        are near the medians.
+        """
         magnitudes = torch.linalg.vector_norm(part, dim=1, dtype=torch.float64)
         balances = part.sign().sum(1).double() / part.count_nonzero(dim=1).clamp(min=1)
         near = _near_median(magnitudes, self.magnitude_radius)
@@ -94,14 +96,16 @@ def _near_median(values: Tensor, radius: float) -> Tensor:
 
 
 def _to_median_norm(rows: Tensor) -> Tensor:
-    """Returns factors `[n, 1]` that clip `rows` `[n, d]` to the median norm."""
+    """Returns factors `[n, 1]` that clip `rows` `[n, d]` to the median of their norms."""
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True).double()
     longest = norms.quantile(0.5)
     return torch.where(norms > longest, longest / norms, 1.0).to(rows.dtype)
 
 
 def _least_magnitudes(rows: Tensor, sparsity: float) -> Tensor:
-    """Returns the least magnitude that is kept in each of `rows` `[n, d]`: `[n, 1]`."""
+    """Returns, for each of `rows` `[n, d]`, the smallest magnitude that sparsification keeps, `[n,
+    1]`.
+    """
     dropped = int(sparsity * rows.shape[1])
     least = [np.partition(row.abs().cpu().numpy(), dropped)[dropped] for row in rows]
     return torch.tensor(np.array(least), device=rows.device)[:, None]

@@ -14,7 +14,7 @@ from defenses.weighing import WeightRule
 
 
 class MinimumDiameter(WeightRule):
-    """The mean of the n - f updates with the smallest diameter (MDA).
+    """The mean of the set of n - f updates with the smallest diameter (MDA).
 
     F(x) = mean of the x_k in S, where S minimises max |x_i - x_j| over i, j in S, over all S of n -
     f (ties are broken arbitrarily).
@@ -48,9 +48,10 @@ class MinimumDiameter(WeightRule):
 def closest_together(
     distances: NDArray[np.float64], remove: int, search: int = MinimumDiameter.search
 ) -> NDArray[np.int64]:
-    """Returns the indices `[n - remove]` of the rows with least diameter by `distances` `[n, n]`.
+    """Returns the indices of the set of n - `remove` rows with the least diameter.
 
-    After `search` branches the diameter is only guaranteed to be at most twice the least.
+    `distances` are `[n, n]`. After `search` branches the diameter is only guaranteed to be at most
+    twice the least.
     """
     n = len(distances)
     near = np.sort(distances, axis=1)[:, n - remove - 1]  # a ball that holds n - remove rows
@@ -71,10 +72,12 @@ def closest_together(
 
 
 def _cover(far: NDArray[np.bool_], size: int, budget: list[int]) -> list[int] | None:
-    """Finds at most `size` rows whose removal leaves no `far` pair `[n, n]`; None if it fails.
+    """Returns at most `size` rows whose removal leaves no pair in the mask `far` `[n, n]`, or None.
 
     Branches on the row in most pairs: either it is removed, or all rows far from it are. `budget`
     holds the number of branches left.
+
+    Returns None if there are no such rows, or if the budget is exhausted.
     """
     degrees = far.sum(axis=1)
     worst = int(degrees.argmax())

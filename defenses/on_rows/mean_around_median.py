@@ -32,12 +32,13 @@ class MeanAroundMedian(WeightRule):
 
 
 def mean_nearest(ordered: Tensor, count: int) -> Tensor:
-    """Returns the mean of the `count` values nearest to the median, per row of `ordered` `[c, n]`.
+    """Returns the mean of the `count` values nearest to the median, for each row of `ordered` `[c,
+    n]`, ascending.
 
     In ascending order these values form a window. The window starts after every value that is
-    farther below the median than the value `count` later is above it. As the window moves up,
-    the first distance decreases and the second increases, so counting such values locates the
-    window, including with duplicate values. Of two equally near values, the lower is taken.
+    farther below the median than the value `count` later is above it. As the window moves up, the
+    first distance decreases and the second increases, so counting such values locates the window,
+    including with duplicate values. Of two equally near values, the lower is taken.
     """
     n = ordered.shape[1]
     median = (ordered[:, n // 2] / 2 + ordered[:, (n - 1) // 2] / 2)[:, None]

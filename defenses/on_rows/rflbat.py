@@ -1,4 +1,4 @@
-"""RFLBAT: keeps the cluster of updates whose members resemble one another least."""
+"""RFLBAT: averages the cluster of updates whose members resemble one another least."""
 
 from __future__ import annotations
 
@@ -84,7 +84,9 @@ def _components(geometry: Geometry) -> Tensor:
 
 
 def _near(points: Tensor, times: float) -> Tensor:
-    """Returns a mask of `points` whose summed distances are at most `times` their median."""
+    """Returns a mask of the `points` whose sum of distances to all points is at most `times` its
+    median.
+    """
     away = torch.linalg.vector_norm(points[:, None] - points[None], dim=2).sum(1)
     near: Tensor = away <= times * away.quantile(0.5)
     return near

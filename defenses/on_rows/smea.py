@@ -1,4 +1,6 @@
-"""Smallest maximum eigenvalue averaging (SMEA): averages the subset of least maximal variance."""
+"""Smallest maximum eigenvalue averaging (SMEA): averages the subset of updates whose largest
+variance in any direction is least.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ class SmallestEigenvalue(WeightRule):
         return max(f for f in tolerated if math.comb(n, f) <= self.subsets)
 
     def kappa(self, n: int, byzantine: int) -> float:
-        """Returns the published constant.
+        """Returns the published kappa, (4 f / (n - f)) (1 + f / (n - 2 f))^2.
 
         A smaller constant holds: two sets of n - f share n - 2 f rows, whose mean differs from that
         of either set by at most sqrt(f / (n - 2 f)) of its standard deviations, which gives 4 f /
@@ -59,13 +61,14 @@ class SmallestEigenvalue(WeightRule):
 
 
 _BATCH_SIZE = 8
-"""Number of subsets that are decomposed together."""
+"""Number of subsets whose covariances are decomposed together."""
 _ROUNDING = 1e-9
 """Relative difference below which eigenvalues count as equal."""
 
 
 def _varying_least(gram: Tensor, remove: int) -> Tensor:
-    """Returns the indices `[n - remove]` of the rows whose covariance has the least top eigenvalue.
+    """Returns the indices of the n - `remove` rows whose covariance has the least leading
+    eigenvalue.
 
     `gram` `[n, n]` holds inner products about any point near most rows.
     """

@@ -157,9 +157,7 @@ def _counting(amplitudes: Tensor) -> nn.Module:
 
 
 class Added(Loss):
-    """The negated output as loss: the model after training is the average of clients' count
-    vectors.
-    """
+    """The negated output as loss: training yields the average of clients' count vectors."""
 
     @property
     def measure(self) -> str:

@@ -16,8 +16,8 @@ a public amplitude. A client's vector for the column is the sum of these over it
 divided by m. By the triangle inequality its norm is at most 1, for any content and any number of
 rows. The client's number of rows is one more vector of norm 1 (a single count). These k + 1 vectors
 are each multiplied by 1 / sqrt(k + 1) and concatenated. The norm of the result is at most 1, and
-rows are clipped to it in any case. So adding or removing a client (or zeroing its message) changes
-the sum by at most 1 in L2, and replacing one by at most 2.
+the round clips vectors to it in any case. So adding or removing a client (or zeroing its message)
+changes the sum by at most 1 in L2, and replacing one by at most 2.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from privfed.data.tables.dates import ISO, parsed_days
 from privfed.data.tables.delimited import Dialect
 
 MISSING_NODE, OTHER_NODE = 0, 1
-"""Tree nodes of every question: the one of empty entries, and the one of words that are not counted
-elsewhere (neither a declared value nor a number)."""
+"""Tree nodes of every question: that of empty entries, and that of other entries (undeclared
+values, or words in a column whose numbers are counted)."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ themselves needs the threshold of Korolova, Kenthapadi, Mishra & Ntoulas 2009.
 
 *Limits*: the method misses words of few clients, words that share a bucket with a more frequent
 one, and all letters after the first few: words with the same beginning count together. Padding and
-checksum follow from the word, and a recovered word must agree with both: noise spells a word that
-does not occur less than once in 2^32 attempts to read one.
+checksum follow from the word, and a recovered word must agree with both: in fewer than one of 2^32
+attempts, noise alone spells a word.
 """
 
 from __future__ import annotations

@@ -74,8 +74,8 @@ class ColumnStatistics(Part):
       kind: what was declared about the column: its values, a range of numbers or of dates, or
         nothing ("open").
       missing: fraction of counted rows in which the column is empty.
-      words: fraction of counted rows with any other entry that is neither a number nor a declared
-        value.
+      words: fraction of counted rows with another entry: an undeclared value, or a word in a column
+        whose numbers are counted.
       numbers: statistics of the numbers; None if no numbers are visible through the noise, and for
         columns of declared values.
       values: counts of declared values, or of words recovered from the sums.

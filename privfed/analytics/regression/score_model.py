@@ -116,8 +116,8 @@ def _module(model: ScoreModel) -> nn.Module:
 class Newton(_Scored, WithRate):
     """Newton's method on noised sums of score and information, averaged after `burn_in` rounds.
 
-    A step returns a model whose first k parameters are the new coefficients, and whose others are
-    zero. The state holds
+    A step of the optimizer returns a model whose first k parameters are the new coefficients, and
+    whose others are zero. The state holds
 
     - sums over the averaged rounds: `score` `[k]`, `others` (all further entries of the vector)
       `[length - k]`, and `coefficients` `[k]`; and the number `rounds` of these rounds;
