@@ -59,6 +59,7 @@ def test_the_file_of_a_new_site_has_the_defaults(tmp_path):
             "mechanisms": ["discrete_gaussian", "skellam"],
             "threat": "malicious",
             "sites": 3,
+            "approve": "automatic",
         },
         "allow": {
             "objectives": ["sgd", "fedprox"],
