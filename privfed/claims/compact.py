@@ -31,7 +31,9 @@ def compact(path: Path) -> dict[str, Any]:
         no line.
     """
     links, torn = chain.read(path)
-    if torn or not links:
+    if not links:
+        raise LedgerBroken(f"{path}: the ledger has no line; restore the run's folder")
+    if torn:
         raise LedgerBroken(
             f"{path}: the last line is incomplete; resume the run, which restores it"
         )

@@ -249,6 +249,10 @@ def _any_number_of_rows(exportable: Exportable) -> Any:
     return (tuple({0: rows} for _ in exportable.inputs),)
 
 
+_ONNX = ("onnx", "onnxscript", "onnxruntime")
+"""The packages of exports to ONNX."""
+
+
 @contextlib.contextmanager
 def quiet(called: str) -> Iterator[None]:
     """Returns a context that silences warnings and logs of the libraries that read and write files.
@@ -264,7 +268,9 @@ def quiet(called: str) -> Iterator[None]:
             yield
     except Refused:
         raise
-    except ImportError:
+    except ImportError as missing:
+        if (missing.name or "").partition(".")[0] not in _ONNX:
+            raise
         raise Refused(
             "exports to ONNX need onnx, onnxscript and onnxruntime, but not all are installed; "
             "run: pip install 'privfed[onnx]'"

@@ -20,7 +20,7 @@ in all of them has that of their composition.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -117,6 +117,8 @@ def pooled_regression(paths: Sequence[Path], random_effects: bool = False) -> Po
         intercept_error=error,
         covariates=tuple(covariates),
         dispersion=None,
+        reason="" if intercept is not None else _each(each.regression.reason for each in releases),
+        warning=_each(each.regression.warning for each in releases),
     )
     return PooledRegression(
         tuple(map(str, paths)),
@@ -128,6 +130,11 @@ def pooled_regression(paths: Sequence[Path], random_effects: bool = False) -> Po
         *_guarantees(releases, paths),
         note=next((each.note for each in releases if each.note), None),
     )
+
+
+def _each(texts: Iterable[str]) -> str:
+    """Returns the different nonempty `texts`, each once."""
+    return "; ".join(dict.fromkeys(text for text in texts if text))
 
 
 def _refuse_others(paths: Sequence[Path]) -> None:
@@ -206,9 +213,12 @@ def _covariate(
     alone = levels[-1] if len(levels) <= 1 + several else None
     p_value = alone.p_value if alone else None
     statistic = None
-    if alone is not None and alone.coefficient is not None and alone.standard_error:
+    if not random_effects and alone and alone.coefficient is not None and alone.standard_error:
         statistic = (alone.coefficient / alone.standard_error) ** 2
-    return CovariateEstimate(covariate.covariate, tuple(levels), statistic, 1, p_value), differences
+    stated = CovariateEstimate(
+        covariate.covariate, tuple(levels), statistic, max(1, len(levels) - 1), p_value
+    )
+    return stated, differences
 
 
 def _known(estimates: Sequence[tuple[float | None, float | None]]) -> tuple[Reals, Reals]:

@@ -407,7 +407,7 @@ def test_a_model_that_a_format_cannot_hold_is_refused_with_what_would_work():
             unknown()
     assert (no.value.private, "secret" in str(no.value)) == ("secret", False)
     with pytest.raises(Refused, match=r"pip install 'privfed\[onnx\]'"), export_formats.quiet("x"):
-        raise ImportError("onnx")
+        raise ImportError("no module", name="onnx")
 
 
 class Held(torch.nn.Module):
