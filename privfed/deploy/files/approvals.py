@@ -28,7 +28,7 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 _SHORTEST = 8
 """Digits of a recorded run's digest that suffice on the command line."""
 _MOST = 100
-"""Largest number of recorded run files: declarations cannot fill the site's disk."""
+"""Largest number of recorded runs without a decision: declarations cannot fill the disk."""
 
 
 class _Decision(BaseModel):
@@ -91,8 +91,11 @@ class Approvals:
         )
 
     def record(self, digest: str, run_file: str) -> None:
-        """Stores the run file of a declared run; does nothing if it, or 100 others, are stored."""
-        if len(list(self.folder.glob("*.toml"))) < _MOST:
+        """Stores the run file of a declared run, unless it is stored, or 100 runs are pending."""
+        pending = [
+            text for text in self.folder.glob("*.toml") if not text.with_suffix(".json").exists()
+        ]
+        if len(pending) < _MOST:
             make_folder(self.folder, 0o700)
             with suppress(FileExistsError):
                 create(self._paths(digest)[1], run_file.encode())
