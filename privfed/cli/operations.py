@@ -136,6 +136,6 @@ def _status_lines(status: SiteStatus) -> Iterator[str]:
         when = utc(status.last_answer)
         yield f"last     round {status.last_round} of run {status.last_run[:16]}…, {when}"
     if status.pending:
-        yield f"pending  {status.pending} runs wait for approval: privfed site pending"
+        yield f"pending  {status.pending} to approve by hand: privfed site pending DIR"
     declined = ", ".join(f"{code} {count}" for code, count in status.declined.items() if count)
     yield f"declined {declined or 'no message'}"

@@ -225,7 +225,8 @@ def _check_lines(checked: SiteCheck) -> Iterator[str]:
     """Yields the lines that `privfed site check` prints."""
     from privfed.core.text import ceiling, number
 
-    yield "policy   this site takes part"
+    waits = checked.approval is not None and checked.approval.decision != "approved"
+    yield f"policy   this site takes part{', once a person approves the run' if waits else ''}"
     yield f"table    {checked.clients:,} clients, {checked.rows:,} rows that are used"
     spent = f"ε = {ceiling(checked.epsilon)} of {number(checked.budget)}, δ = {checked.delta:g}"
     yield f"budget   {spent}, after this run and earlier answers"

@@ -8,9 +8,10 @@ writes `<digest>.toml`, the run file as the site understands it. Only `privfed s
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from accounting import regular
-from accounting.documents import Encoded
+from accounting.documents import Encoded, from_toml
 from accounting.durable import create, make_folder, write_atomically
 from privfed.core.errors import Refused
 from privfed.core.text import utc
@@ -135,11 +136,17 @@ class Approvals:
         return self.folder / f"{digest}.json", self.folder / f"{digest}.toml"
 
 
-def approval_digest(run_file: str, model_file: str) -> str:
-    """Returns the digest of a run that a person approves.
+def approval_digest(run_file: str, own: Mapping[str, Iterable[str]], model_file: str) -> str:
+    """Returns the digest of a run that a person approves; it is the same at all sites.
 
     Args:
       run_file: the run file, as the site resolves it.
+      own: the keys that each site sets for itself, by section; they are left out.
       model_file: digest of the file of an external model; empty for a built-in model.
     """
-    return hashlib.sha256(f"{model_file}\n{run_file}".encode()).hexdigest()
+    document = from_toml(run_file)
+    for section, keys in own.items():
+        for key in keys:
+            document[section].pop(key, None)
+    text = json.dumps([model_file, document], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()

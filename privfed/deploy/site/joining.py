@@ -50,6 +50,9 @@ CONCURRENT_RUNS = 4
 _MARGIN = 2.0
 """Smallest permitted ratio of `secure.deadline` to the rehearsed time of the largest cohort."""
 
+_OWN = ("device", "threads", "trainer", "chunk", "precision")
+"""The keys of [run] that each site sets for its own machine; approvals do not cover them."""
+
 
 @dataclass(frozen=True)
 class Membership:
@@ -158,7 +161,9 @@ class Membership:
 
     def approval(self, config: Config) -> Approval:
         """Returns a person's decision about the run `config`, which this site resolved."""
-        digest = approval_digest(config.toml(), model_file_digest(config.names["model"]))
+        own = {"run": _OWN, "data": SiteTable.read(self.folder.data).settled}
+        model_file = model_file_digest(config.names["model"])
+        digest = approval_digest(config.toml(), own, model_file)
         return Approvals(self.folder.approvals).of(digest)
 
     def refuse_unapproved(self, config: Config) -> LocalPolicy:

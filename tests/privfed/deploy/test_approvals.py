@@ -136,6 +136,19 @@ def test_a_run_can_be_approved_before_it_is_declared(made):
     assert answered(made, declaration) == (Reply.ANSWERED, declaration.run)
 
 
+def test_all_sites_have_one_digest_whatever_their_tables_and_machines(made):
+    """Keys that a site sets itself, or measures on its machine, are not part of it."""
+    data = made.folder(1).data
+    data.write_text(data.read_text() + 'delimiter = ";"\nthreads = 2\n')
+    digests = set()
+    for site in range(2):
+        for keys in (("run.trainer=stacked", "run.chunk=8"), ("run.trainer=loop", "run.chunk=4")):
+            declaration, _ = made.declaration(*keys)
+            answered(made, declaration, made.agent(site))
+        digests |= {each.digest for each in Approvals(made.folder(site).approvals).all()}
+    assert len(digests) == 1
+
+
 def test_the_recorded_run_file_can_be_checked(made):
     answered(made, made.declaration()[0])
     (pending,) = Approvals(made.folder(0).approvals).all()
