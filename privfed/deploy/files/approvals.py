@@ -136,16 +136,16 @@ class Approvals:
         return self.folder / f"{digest}.json", self.folder / f"{digest}.toml"
 
 
-def approval_digest(run_file: str, own: Mapping[str, Iterable[str]], model_file: str) -> str:
+def approval_digest(run_file: str, local_keys: Mapping[str, Iterable[str]], model_file: str) -> str:
     """Returns the digest of a run that a person approves; it is the same at all sites.
 
     Args:
       run_file: the run file, as the site resolves it.
-      own: the keys that each site sets for itself, by section; they are left out.
+      local_keys: the keys that each site sets for itself, by section; they are left out.
       model_file: digest of the file of an external model; empty for a built-in model.
     """
     document = from_toml(run_file)
-    for section, keys in own.items():
+    for section, keys in local_keys.items():
         for key in keys:
             document[section].pop(key, None)
     text = json.dumps([model_file, document], sort_keys=True, default=str)

@@ -50,7 +50,7 @@ CONCURRENT_RUNS = 4
 _MARGIN = 2.0
 """Smallest permitted ratio of `secure.deadline` to the rehearsed time of the largest cohort."""
 
-_OWN = ("device", "threads", "trainer", "chunk", "precision")
+_MACHINE_KEYS = ("device", "threads", "trainer", "chunk", "precision")
 """The keys of [run] that each site sets for its own machine; approvals do not cover them."""
 
 
@@ -161,9 +161,9 @@ class Membership:
 
     def approval(self, config: Config) -> Approval:
         """Returns a person's decision about the run `config`, which this site resolved."""
-        own = {"run": _OWN, "data": SiteTable.read(self.folder.data).settled}
+        local_keys = {"run": _MACHINE_KEYS, "data": SiteTable.read(self.folder.data).settled}
         model_file = model_file_digest(config.names["model"])
-        digest = approval_digest(config.toml(), own, model_file)
+        digest = approval_digest(config.toml(), local_keys, model_file)
         return Approvals(self.folder.approvals).of(digest)
 
     def refuse_unapproved(self, config: Config) -> LocalPolicy:
