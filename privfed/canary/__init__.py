@@ -35,7 +35,7 @@ class CanaryClient:
 
     Raises:
       Broken: if the folder is damaged.
-      Refused: if the number is out of range, or that canary does not take part.
+      Refused: if the number is out of range, or that canary does not take part (`participants`).
     """
 
     directory: str | Path

@@ -56,7 +56,10 @@ def _sizes(parameters: Any) -> list[int]:
 
 
 def _leaves(parameters: Any) -> Iterator[tuple[Any, Any]]:
-    """Yields every array of `parameters` with its key or index, in the order of the vector."""
+    """Yields every array of `parameters` with its key or index, in the order of the vector.
+
+    A mapping is ordered by its sorted keys. A model that is one array has the key None.
+    """
     if isinstance(parameters, Mapping):
         places = sorted(parameters)
     elif isinstance(parameters, list | tuple):

@@ -27,10 +27,10 @@ from privfed.privacy_attacks.subject import Subject, View, examples_of, views
 class ViewQuality:
     """The reconstructions `x` `[N, *features]` from one view, and the quality `[N]` of each.
 
-    The measures of quality are `mse`, `psnr` (in dB) and `ssim`.
-    `ssim` is empty if examples are not images. `labels` is the fraction of labels that were
-    recovered; None without an update, and for a sum of several clients, in which the adversary does
-    not know the owner of a label.
+    The measures of quality are `mse`, `psnr` (in dB) and `ssim`, which is empty if examples are not
+    images. `labels` is the fraction of labels that were recovered; None for the baseline, which
+    reads no update, and for a sum of several clients, in which the adversary does not know the
+    owner of a label.
     """
 
     view: View
@@ -185,7 +185,10 @@ def invert(target: Subject, options: InversionOptions) -> Inverted:
 
 
 def _target_clients(options: InversionOptions, holders: Indices) -> tuple[int, ...]:
-    """Returns the clients to attack. Raises `Refused` if one holds too few examples."""
+    """Returns the clients to attack: those of `options`, or the first `columns` of `holders`.
+
+    Raises `Refused` if one of the former is not in `holders`, the clients with enough examples.
+    """
     if unfit := [client for client in options.clients if client not in holders]:
         raise Refused(
             f"--client is {unfit[0]}, but that client does not hold {options.examples} examples or "
@@ -224,9 +227,10 @@ def _reconstructed(
     x: Tensor,
     y: Tensor,
 ) -> tuple[Tensor, float | None]:
-    """Returns reconstructions from `view`, matched to x `[B, *]`, and the label recovery rate.
+    """Returns reconstructions from `view`, one for each of x `[B, *]`, and the label recovery rate.
 
-    Every view uses the same noise and the same start.
+    The rate is None in a view of several clients. Every view uses the same random numbers for its
+    noise and for the start of the search.
     """
     seed = target.setup.streams.at("inversion", 0, np.array([client])).derived(b"%d" % client)
     generator = torch.Generator().manual_seed(seed.integer())

@@ -51,7 +51,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class TargetScores:
-    """Losses and confidence statistics `[s, t]` of t targets under s models; a user has means."""
+    """Losses and confidence statistics `[s, t]` of t targets under s models; for users, means."""
 
     losses: Reals
     statistics: Reals
@@ -95,13 +95,13 @@ def _losses(net: Network, params: Tensor, examples: Examples) -> Reals:
 def models_on_halves(
     setup: Setup, level: Level, runs: int, seed: int, rounds: int, show: Progress
 ) -> tuple[list[Tensor], Flags]:
-    """Trains `runs` models for `rounds` rounds, each target included with probability 1/2.
+    """Trains `runs` models; each example, or user with any, is included with probability 1/2.
 
     Returns:
       The final models, each of shape `[d]`, and the membership of targets, bool `[runs, targets]`.
 
     Raises:
-      Refused: if a subset is empty.
+      Refused: if a run would have no member.
     """
     population = setup.federation
     sizes = np.diff(population.client_offsets)
@@ -132,16 +132,16 @@ def outsiders(
 ) -> tuple[Examples, Indices]:
     """Returns the public test examples and their division into users, who are non-members.
 
-    If the run's clients were formed at random, the test examples are randomly divided into users of
-    the same sizes. Otherwise the owners stated by the data source are used. At level "example" all
-    test examples are returned, and the offsets have no meaning.
+    If the run's clients were formed at random, test examples are drawn at random for users of the
+    same sizes, as many as the test set suffices for. Otherwise the owners stated by the data source
+    are used. At level "example" all test examples are returned, and the offsets have no meaning.
 
     Returns:
       The examples, and their users' offsets, of shape `[users + 1]` (as in `target_scores`).
 
     Raises:
-      Refused: if features are shifted by client, users of test examples are unknown or took part
-        in training, or a random user needs more test examples than there are.
+      Refused: if features are shifted by client, users of test examples are unknown or took part in
+        training, or the first random user needs more test examples than there are.
     """
     test, rest = population.test, f"attack {path / 'config.toml'} instead, which leaves clients out"
     partition = config.partition
@@ -196,7 +196,7 @@ class Exposure:
       targets: number of targets, members and non-members; each is one trial per attacked run.
       attacked: number of attacked runs.
       shadows: number of shadow models.
-      seed: seed of the subsets.
+      seed: seed of the random subsets of targets that models were trained on.
       guarantee: the run's stated user-level guarantee.
       examples: the guarantee for one example of a client; None if clients train without DP-SGD.
       measure: name of the first measure on the test set.
@@ -237,7 +237,7 @@ def attack_configuration(
       path: the run file, named in the report.
 
     Raises:
-      Refused: if the configuration cannot run, a subset is empty, or all subsets are complete.
+      Refused: if the configuration cannot run, a run would have no member, or no run a non-member.
     """
     before = priors(config)
     setup = prepare(config, before)

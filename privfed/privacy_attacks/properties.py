@@ -80,7 +80,8 @@ def infer(target: Subject, count: int, epsilons: tuple[float, ...]) -> Propertie
       epsilons: privacy budgets whose noise is simulated.
 
     Raises:
-      Refused: if the attack does not apply to the run, or a client's training diverges.
+      Refused: if the attack does not apply to the run, no client has an example, or a client's
+        training diverges.
     """
     holders = target.clients_holding(1)
     attacked = holders[:count]

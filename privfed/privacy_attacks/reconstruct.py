@@ -54,7 +54,8 @@ def first_layer(
 
     Their shapes are `[h, k]` and `[h]`, for h neurons and the k features of an example.
 
-    Returns None if the model's first layer is not a linear layer with bias over all k features.
+    Returns None unless the model's first two parameters are the weight and the bias of a linear
+    layer over all k features.
     """
     names, width = network.shapes.names, math.prod(features)
     linear = next((m for m in network.module.modules() if isinstance(m, nn.Linear)), None)
@@ -88,7 +89,7 @@ _ITERATIONS = {"analytic": 1, "cosine": 400, "dlg": 60}
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """Reconstructed examples `[M, *features]`, and the labels `[B]` that they were assumed to have.
+    """Reconstructed examples `[M, *features]`, and the labels `[B]` that the attack inferred first.
 
     A search returns M = B examples. For several examples, a linear layer gives one candidate per
     neuron, M >= B.
@@ -138,7 +139,10 @@ class Adversary:
         return update(x.reshape(len(x), *self.features), y)
 
     def labels(self, observed: Tensor, count: int, scaled: bool) -> Tensor:
-        """Infers labels `[count]`, ascending, from an update that may be clipped (`scaled`)."""
+        """Infers the labels `[count]`, ascending, of the examples of an observed update `[d]`.
+
+        `scaled` states whether the update may have been clipped.
+        """
         bias = -last_bias(self.network, observed, len(self.predictions)) / (self.lr * self.steps)
         if count == 1:
             return torch.tensor([recover_label(bias)])

@@ -42,7 +42,7 @@ _LOOSE = (1e6, 1e5, 1e3)
 
 @dataclass(frozen=True)
 class View:
-    """The observation of an adversary `who`: a mean of clients' updates, often clipped or noised.
+    """The observation of an adversary `who`: a mean of updates, possibly clipped or noised.
 
     Attributes:
       name: the name in reports.
@@ -74,11 +74,14 @@ class View:
 
 
 def views(plan: Plan, epsilons: Sequence[float], clients: int) -> list[View]:
-    """Returns the adversary's views: of updates as sent, clipped, and noised, and of their sums.
+    """Returns the adversary's views: of one update as sent, clipped and noised, and of sums.
+
+    Sums are of 2, of 10 and of a cohort's clients, as far as these exist, and without noise.
+    Without a private mechanism nothing is clipped or noised.
 
     Args:
       plan: the plan of the run.
-      epsilons: budgets for all of the run's rounds at its delta.
+      epsilons: budgets for all of the run's rounds at its delta; each gives a noised update.
       clients: largest number of clients in a sum.
 
     Raises:
@@ -143,10 +146,10 @@ def noise_for(plan: Plan, epsilon: float) -> float:
 
 
 def default_epsilons(plan: Plan) -> tuple[float, ...]:
-    """Returns three ε too large to protect any client, and the run's own, if positive and smaller.
+    """Returns three ε too large to protect any client, and the run's own if it is below these.
 
-    The run's own is its budget or, without a budget, the ε of its guarantee.
-    The result is empty for a run without noise.
+    The run's own, if positive, is its budget or, without a budget, the ε of its guarantee. The
+    result is empty for a run without noise.
     """
     if not plan.mechanism.private:
         return ()
@@ -173,7 +176,7 @@ class Subject:
 
     @property
     def population(self) -> Federation:
-        """The population of the next round."""
+        """The population of round `round` + 1, the next one."""
         return self.setup.federation.at(self.round + 1)
 
     @property

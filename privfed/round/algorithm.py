@@ -80,7 +80,7 @@ class Algorithm:
     ) -> tuple[Tensor, ServerState]:
         """Returns the model and the optimizer's state after the server's step.
 
-        Running statistics (the last `averaged` values) move by the average update itself.
+        Running statistics (the last `self.averaged` values) move by the average update itself.
 
         Args:
           round: number of the round.
@@ -109,9 +109,10 @@ class Algorithm:
         return Cohorts(self.clients, float(self.sampler.size), period)
 
     def witness(self, round: int) -> Witness:
-        """Returns the sampling rule of `round`, valid also for canaries and clients at many sites.
+        """Returns the sampling rule of `round`, valid also with up to `canaries` more clients.
 
-        Raises `Refused` if it is not proved for clients with rows at several sites.
+        It covers clients with rows at up to `sites_per_client` sites; raises `Refused` if that is
+        not proved.
         """
         witness = self.sampler.witness(round, self.clients)
         larger = over_larger_population(witness, self.canaries)
@@ -130,7 +131,10 @@ class Algorithm:
 
     @property
     def fixed_divisor(self) -> bool:
-        """Whether all rows have the same constant weight, so that a constant divides their sum."""
+        """Whether all rows have the same constant weight, so that a constant divides their sum.
+
+        This holds under privacy, and if the server sums client states.
+        """
         return self.mechanism.private or self.objective.sums_states
 
     def initial_state(self, params: Tensor) -> TrainingState:
@@ -149,9 +153,9 @@ class Algorithm:
         return releases_per_round(self.objective, self.rule)
 
     def wire(self, layout: Layout) -> Layout:
-        """Returns the layout of a message: the row, the rule's `extra` terms, and any weight.
+        """Returns the layout of a message: the row, the rule's `extra` terms, and the row's weight.
 
-        Rows with a constant weight are sent without it.
+        A constant weight (`fixed_divisor`) is not sent.
         """
         if self.rule.extra:
             layout = layout.plus("terms", self.rule.extra)

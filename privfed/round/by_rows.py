@@ -59,7 +59,7 @@ class ByRows:
         return self._updates.world.ranks.reduce(rows)
 
     def _aggregate(self, rows: Tensor, present: Cohort, exchange: Exchange, number: int) -> Tensor:
-        """Bounds `rows` and returns the rule's aggregate `[m]`; stores the rule's memory."""
+        """Bounds `rows` and returns the rule's aggregate `[m]`; stores the rule's new memory."""
         ids, layout, histories = present.clients, exchange.layout, self._updates.world.histories
         sent = self._updates.bounded(ids, rows, layout, number, self.state)
         aggregate, remembered = self._by_rule(sent.rows, exchange, ids)
@@ -77,7 +77,7 @@ class ByRows:
         ids: Indices | None,
         predicted_aggregate: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Returns the rule's aggregate of `rows` `[n, m]` of clients `ids`, and its new memory.
+        """Returns the rule's aggregate of `rows` `[n, m]` of clients `ids`, and any new memory.
 
         The rule assumes the configured number of Byzantine clients, but at most the number that it
         tolerates for n rows. With `predicted_aggregate`, an attacker calls the rule, which then
@@ -114,7 +114,7 @@ class ByRows:
 
         Raises:
           ValueError: if the run stores no such memory.
-          Refused: if an attacker calls the rule without stating the clients of the rows.
+          Refused: if `ids` is None: an attacker calls the rule on rows of unknown clients.
         """
         if ids is None:
             raise Refused(

@@ -47,7 +47,7 @@ class BySums:
 
         Args:
           exchange: the request to the cohort.
-          number: index of the exchange in the round.
+          number: index of the exchange in the round, from 0.
 
         Returns:
           The released average, shape [m].
@@ -132,7 +132,7 @@ class BySums:
         """Returns the rule's terms `[c, m]` of the rows in `chunk`, which are then summed.
 
         If weights are not fixed, terms are multiplied by them, and the weight is one more column.
-        If they are fixed and a client may be at s sites, every row has weight 1 / s.
+        If they are fixed and a client may be at up to s sites, every row has weight 1 / s.
         """
         center = exchange.broadcast.get("center", chunk.rows.new_zeros(()))
         parts = self._parts
@@ -150,7 +150,7 @@ class BySums:
 
     @property
     def _parts(self) -> int:
-        """Upper bound on the number of sites with a row of one client; 1 if weights vary."""
+        """Upper bound on the sites with a row of one client; 1 unless weights are fixed."""
         algorithm = self._updates.algorithm
         return algorithm.sites_per_client if algorithm.fixed_divisor else 1
 
@@ -173,7 +173,10 @@ class BySums:
 
 
 def _parted(total: BoundedSum, wire: Layout) -> tuple[BoundedSum, float]:
-    """Returns the total of weighted rows and the total weight; zeros and 1 for a weight <= 0."""
+    """Returns the total of weighted rows and the total weight.
+
+    If that weight is not positive, returns zeros and 1.
+    """
     weight, rows = float(wire.view(total.total, "weight")), total.total[:-1]
     if weight <= 0.0:  # no client sent anything: a zero average changes nothing
         return replace(total, total=torch.zeros_like(rows)), 1.0

@@ -141,7 +141,7 @@ def run_round(
       BudgetExceeded: if the budget does not suffice; nothing is charged or sampled.
       Busy: if too few sites are available; nothing is charged or sampled.
       Aborted: if a sum cannot be completed; the round is charged and not repeated.
-      Refused: if a part has more exchanges than were charged, or a release is not finite.
+      Refused: if there are more exchanges than were charged, or a release is not finite.
     """
     charge, drawn = world.ranks.first(lambda: charge_then_draw(round, algorithm, world))
     cohort = world.executor.answering(drawn)
@@ -199,7 +199,7 @@ def refuse_not_finite(round: int, released: Tensor) -> None:
 def show(
     round: int, exchange: Exchange, released: Tensor, algorithm: Algorithm, world: World
 ) -> None:
-    """Passes the rule's aggregate after a training release to `world.watch`, if it is set."""
+    """Passes the rule's aggregate to `world.watch`, if set, after each pass of a training round."""
     if world.watch and exchange.task in ("train", "terms"):
         aggregate = algorithm.rule.center_after(exchange.broadcast["center"], released)
         world.watch.aggregate(round, aggregate)

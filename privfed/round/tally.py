@@ -25,8 +25,8 @@ def standings(rows: Tensor, aggregate: Tensor) -> dict[str, Tensor]:
 
     A row counts itself, so the most outlying row has rank 1. "far" is the distance from the
     aggregate, and "against" the angle to the aggregate. "alike" is the closeness of the nearest
-    other row, which detects attackers that send similar rows. Rows that are not finite or too long
-    (`defenses.finite`) are the most outlying by "far", and the least by the other two measures.
+    other row, which detects attackers that send similar rows. Rows that are not finite, or whose
+    norm is above 1e15, are the most outlying by "far", and the least by the other two measures.
 
     Args:
       rows: client rows, shape [n, m]; they are not copied.
@@ -73,7 +73,7 @@ class Sides:
         self._counts = {True: 0, False: 0}
 
     def add(self, rows: Tensor, byzantine: Tensor) -> None:
-        """Adds rows `[c, m]`, with a mask of Byzantine ones; non-finite rows are only counted."""
+        """Adds rows `[c, m]`, with a mask of Byzantine ones; non-finite rows count as zeros."""
         usable = rows.isfinite().all(1)
         for side in (True, False):
             mine = byzantine == side
@@ -82,13 +82,14 @@ class Sides:
             self._sums[side] = self._sums[side] + total if side in self._sums else total
 
     def measures(self) -> dict[str, Any]:
-        """Returns measures of the attack; empty if there are no honest or no Byzantine rows.
+        """Returns measures of the attack; empty without honest rows, Byzantine rows or aggregate.
 
         - "byzantine": the number of Byzantine rows.
         - "aggregate_distance": the distance of the noised aggregate from the honest mean, divided
           by the norm of that mean; None if the norm is 0.
         - "byzantine_weight": the position of the aggregate's projection on the line from the honest
-          mean (0) to the Byzantine mean (1); for a plain mean, the Byzantine fraction of rows.
+          mean (0) to the Byzantine mean (1); for a plain mean, the Byzantine fraction of rows; None
+          if both means are equal.
         """
         bad, good = self._counts[True], self._counts[False]
         if not bad or not good or self.aggregate is None:
@@ -110,7 +111,7 @@ class Tally:
     Args:
       clip: clipping norm above which rows are counted as clipped; None counts none.
       counts: constant counts that are reported in each round.
-      work: function that returns the local steps and examples of clients in a round.
+      work: returns the local steps `[c]` and examples `[c]` of clients `[c]` in a round.
       devices: estimates the time of a round.
       down: bytes sent to each client per round.
       up: bytes sent by each client per round.
@@ -160,7 +161,11 @@ class Tally:
         self._sides.aggregate = aggregate
 
     def take(self) -> dict[str, Any]:
-        """Returns the round's counts, median norm and measures of the attack, and resets them."""
+        """Returns the round's counts, median norm and measures of the attack, and resets them.
+
+        The norms are of raw, finite rows; the median is None without any. "clipped" is missing if
+        `clip` is None.
+        """
         norms = torch.cat([*self._norms, torch.empty(0, dtype=torch.float64)])
         self._norms.clear()
         self._add_up()
@@ -178,9 +183,9 @@ class Tally:
         return counts
 
     def totals(self) -> dict[str, float]:
-        """Returns processed examples, bytes in both directions and estimated device seconds.
+        """Returns processed examples, bytes and estimated device seconds since the last call.
 
-        They are totals over the rounds since the last call.
+        Bytes are the sum of both directions, over all clients.
         """
         totals, self._totals = self._totals, dict.fromkeys(TOTALS, 0.0)
         return totals

@@ -74,7 +74,7 @@ class ClientUpdates:
 
     @property
     def site_of(self) -> Indices:
-        """The site `[N]` of each client of the population. Raises `ValueError` if unknown."""
+        """The site `[N]` of each client of the population. Raises `ValueError` if it has none."""
         sites = self.world.population.sites
         if sites is None:
             raise ValueError("sites are the parties, but the site of each client is unknown")
@@ -112,7 +112,7 @@ class ClientUpdates:
         return np.arange(sites) if sites else self.cohort.clients
 
     def _party_numbers(self) -> Indices:
-        """Returns the identities `[n]` of a sum's parties, which determine their dropouts."""
+        """Returns the identities `[n]` of a sum's parties, by which their dropouts are drawn."""
         if self.algorithm.sites:
             return np.arange(self.algorithm.sites)
         return self.world.population.identities[self.cohort.clients]
@@ -120,7 +120,7 @@ class ClientUpdates:
     def chunks(
         self, exchange: Exchange, present: Cohort, predicted_aggregate: AggregatePredictor
     ) -> Iterator[Chunk]:
-        """Yields the raw rows of clients `present`; later passes of a rule get the same rows.
+        """Yields the raw rows of clients `present`, in chunks; later passes get the same rows.
 
         Attackers may call `predicted_aggregate` to try rows on the rule before they send them.
         """
@@ -171,7 +171,7 @@ class ClientUpdates:
 
     @property
     def unbounded(self) -> bool:
-        """Whether attackers ignore the norm bound."""
+        """Whether attackers are simulated and ignore the norm bound."""
         return self.world.attackers is not None and self.world.attackers.unbounded
 
     def clipped(self, rows: Tensor, byzantine: int) -> Tensor:
@@ -202,7 +202,10 @@ class ClientUpdates:
     def _corrupted(
         self, exchange: Exchange, present: Cohort, predicted_aggregate: AggregatePredictor
     ) -> Iterator[Chunk]:
-        """Yields all clients' rows, in one chunk if the attack replaces rows: it reads all rows."""
+        """Yields all clients' rows, in one chunk if the attack replaces rows: it reads all rows.
+
+        Rows of measurements (task "measure") are not attacked.
+        """
         attackers = self.world.attackers
         if attackers is None or exchange.task == "measure":
             yield from self.world.executor.chunks(exchange, present)
@@ -253,7 +256,7 @@ class ClientUpdates:
 
 @dataclass(frozen=True)
 class _Part:
-    """The segment `name` of rows with this `layout`; without a name, the complete row."""
+    """The segment `name` of rows with this `layout`; if `name` is empty, the complete row."""
 
     layout: Layout
     name: str
@@ -279,8 +282,8 @@ def _whose(count: int, rows: Tensor, ids: Indices, byzantine: Mask) -> Indices |
     """Returns the clients `[count]` of the rows that an attacker passes to the rule, if known.
 
     The rows are those of the Byzantine clients among `ids` `[n]`, followed by those of the honest
-    clients: all of them or, like rules, only those with usable `rows` `[n, m]`. Returns None if
-    `count` fits neither.
+    clients: all of them, or only those whose `rows` `[n, m]` rules use (`defenses.finite.usable`).
+    Returns None if `count` fits neither.
     """
     honest = ~byzantine
     if count < len(byzantine):

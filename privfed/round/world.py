@@ -113,7 +113,7 @@ class Watch(Protocol):
         """Receives rows `[n, m]` as clients `[n]` sent them, and their aggregate `[m]`."""
 
     def aggregate(self, round: int, aggregate: Tensor) -> None:
-        """Receives the rule's aggregate `[m]`, after each pass of the rule."""
+        """Receives the rule's aggregate `[m]`, after each pass of a training round."""
 
 
 class Charges(Protocol):
@@ -128,7 +128,10 @@ class Charges(Protocol):
 
 class ReleaseStore(Protocol):
     def write(self, charge: Charge, released: list[Tensor], state: PublicState) -> None:
-        """Makes the releases of a charged round durable, for all of its exchanges so far."""
+        """Makes all releases of a charged round so far durable, in the order of its exchanges.
+
+        `state` is the mechanism's public state after the last one.
+        """
 
 
 class Exclusions(Protocol):

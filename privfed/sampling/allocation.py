@@ -106,8 +106,9 @@ def _divisors(slots: int) -> tuple[int, ...]:
 def uniform_below(bound: int, words: Words) -> Indices:
     """Returns uniform integers `[n]` from 0 to `bound` - 1, one for each row of `words` `[n, k]`.
 
-    In each row the first word below the largest multiple of `bound` up to 2^64 is taken, modulo
-    `bound`, so the integer is unbiased. If a row has no such word, its first word is taken.
+    Words have 64 bits. In each row the first one below the largest multiple of `bound` up to 2^64
+    is taken, modulo `bound`, so the integer is unbiased. If a row has no such word, its first word
+    is taken.
     """
     largest = np.uint64((1 << 64) // bound * bound - 1)
     chosen = words[:, 0].copy()

@@ -98,7 +98,10 @@ class Daily(Part):
     """Fraction of the day over which clients' peaks are spread."""
 
     def chance(self, round: int, phase: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns the probability `[n]` that each client is available, by its phase in [0, 1)."""
+        """Returns the probability `[n]` that each client is available, by its phase in [0, 1).
+
+        A client's peak is `phase` * `spread` of a day later than at phase 0.
+        """
         hour = 2 * np.pi * (round / self.day - self.spread * phase)
         return self.least + (1 - self.least) * (1 + np.cos(hour)) / 2
 
@@ -108,7 +111,10 @@ class Daily(Part):
 
 
 class Groups(Part):
-    """Makes groups of clients available in turn, each for `turn` rounds at a time."""
+    """Makes groups of clients available in turn, each for `turn` rounds at a time.
+
+    A client's group is random, and fixed for the run.
+    """
 
     varies: ClassVar[bool] = True
     groups: int = Field(4, ge=1)

@@ -62,7 +62,10 @@ class Witness:
 
     @property
     def shares_places(self) -> bool:
-        """Whether, according to the release, one client may displace another from a cohort."""
+        """Whether one client may displace another from a cohort.
+
+        This holds for cohorts of fixed or truncated size.
+        """
         return isinstance(self.release, WithoutReplacement | TruncatedPoisson)
 
     def refuse_population(self, population: int, clients: int) -> None:
@@ -112,7 +115,7 @@ class Population:
         return len(self.identities)
 
     def with_equal_sizes(self) -> Population:
-        """Returns the population with equal sizes, for samplers that may not read the sizes."""
+        """Returns the population with all sizes 1, for samplers that may not read the sizes."""
         return replace(self, sizes=np.ones_like(self.sizes))
 
     @classmethod
@@ -145,7 +148,7 @@ class Sampler(Protocol):
         """
 
     def capacity(self) -> int | None:
-        """Returns the largest possible cohort size; None means the complete population."""
+        """Returns the largest possible cohort size; None if a cohort may be the population."""
 
     def witness(self, round: int, clients: int) -> Witness:
         """Returns the sampling rule of `round`, for the declared number of `clients`.
@@ -154,7 +157,10 @@ class Sampler(Protocol):
         """
 
     def fits(self, population: int, clients: int) -> None:
-        """Raises `Refused` if the sampler's proof does not cover a `population` of this size."""
+        """Raises `Refused` if the sampler's proof does not cover a `population` of this size.
+
+        `clients` is the declared number.
+        """
 
     def sample(self, round: int, clients: int, population: Population, streams: Streams) -> Cohort:
         """Returns the cohort of `round`.

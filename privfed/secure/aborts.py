@@ -35,19 +35,19 @@ mean."""
 
 
 def round_event(mechanism: Mechanism, witness: Witness, exchanges: int, aborts: float) -> Event:
-    """Returns the event of a round, with a charge for aborts if they reveal a secret cohort.
+    """Returns the event of a round, charged for aborts if they reveal its cohort (`with_aborts`).
 
     Args:
       mechanism: the mechanism of the round.
       witness: the rule by which its cohort is sampled.
-      exchanges: number of sums in the round.
+      exchanges: number of exchanges, each a sum, in the round.
       aborts: upper bound on the probability that the round aborts.
     """
     return with_aborts(mechanism.event(witness, exchanges), aborts)
 
 
 def with_aborts(event: Event, aborts: float) -> Event:
-    """Returns the event with a charge for visible aborts, if aborts reveal a secret cohort.
+    """Returns the event, with a charge for visible aborts if `reveals_cohort` holds for it.
 
     Args:
       event: the event without aborts.
@@ -59,7 +59,7 @@ def with_aborts(event: Event, aborts: float) -> Event:
 
 
 def reveals_cohort(event: Event) -> bool:
-    """Whether aborts reveal a secret cohort: the event is amplified by subsampling."""
+    """Whether visible aborts reveal a secret cohort: the event is amplified by subsampling."""
     sampled = PoissonSampled | SeveralSites | TruncatedPoisson | WithoutReplacement
     return isinstance(event.release, sampled | RandomAllocation)
 
@@ -75,11 +75,11 @@ def probability(
     """Returns an upper bound on the probability that one of a round's sums aborts.
 
     For cohorts of random size, the bound holds for any permitted population: from nine tenths of
-    `clients` up to `clients` plus `canaries`. A cohort of fixed size is assumed to contain all
-    `canaries` in addition, unless they may displace clients from it.
+    `clients` up to `clients` plus `canaries`. To a cohort of fixed size all `canaries` are added,
+    unless they displace clients from it (`Witness.shares_places`).
 
     Args:
-      summation: the sums of a round.
+      summation: the secure protocol of the sums, or plain sums.
       sampler: the sampler of cohorts.
       clients: the declared number of clients, `data.clients`.
       exchanges: sums per round.
@@ -106,9 +106,9 @@ def _of_poisson_cohorts(
     """Upper bound on the abort probability for cohorts of min(Binomial(N, rate), cap) clients.
 
     It holds for every N from 0.9 `clients` to `most`. Cohorts above a cut count as aborts, with
-    their probability at the largest N. Other cohorts have their probability at the smallest N, and
-    the largest abort probability of all sizes from their own to the cut. The result is the smallest
-    bound of all evaluated cuts.
+    their probability at the largest N. Every other cohort size counts with its probability at the
+    smallest N, times the largest abort probability of all sizes from this one to the cut. The
+    result is the smallest bound of all evaluated cuts.
     """
     smallest = int(np.ceil(LEAST_DECLARED_SHARE * clients))
     low, high = _reach(smallest, rate)[0], min(_reach(most, rate)[1], cap)
@@ -132,26 +132,33 @@ def _of_poisson_cohorts(
 
 
 def _chance(sizes: NDArray[np.int64], clients: int, rate: float) -> NDArray[np.float64]:
-    """Returns P[min(Binomial(clients, rate), last of sizes) = size] for each of `sizes`."""
+    """Returns P[Binomial(clients, rate) = size] for each of `sizes`.
+
+    For the last of `sizes` the result is P[Binomial(clients, rate) >= size].
+    """
     chance = np.asarray(stats.binom.pmf(sizes, clients, rate))
     chance[-1] = stats.binom.sf(sizes[-1] - 1, clients, rate)
     return chance
 
 
 def _reach(clients: int, rate: float) -> tuple[int, int]:
-    """Returns the smallest and the largest cohort size whose probability is evaluated."""
+    """Returns the smallest and the largest evaluated size of a Binomial(clients, rate) cohort.
+
+    They are `_REACH` standard deviations plus `_REACH` clients from the mean, within 0 to
+    `clients`.
+    """
     mean, std = clients * rate, np.sqrt(clients * rate * (1 - rate))
     low = max(0, int(mean - _REACH * std - _REACH))
     return low, min(clients, int(mean + _REACH * std + _REACH))
 
 
 def refuse_aborts(once: float, slack: float, delta: float, cohort: str) -> None:
-    """Raises `Refused` if a run's rounds would mostly abort, or its aborts would cost all of delta.
+    """Raises `Refused` if `once` is above 1/2, or the aborts of a run would cost all of delta.
 
     Args:
       once: probability that a round aborts.
-      slack: total variation distance charged for the aborts of all rounds, which costs at least
-        twice as much of delta.
+      slack: total variation distance charged for the aborts of all rounds; it costs at least 2
+        `slack` of delta.
       delta: the delta of the budget.
       cohort: description of the expected cohort, for the message.
     """
@@ -177,10 +184,10 @@ def refuse_aborts(once: float, slack: float, delta: float, cohort: str) -> None:
 
 
 def refuse_sites_that_stop(once: float) -> None:
-    """Raises `Refused` if most rounds of a run would abort because too few sites survive.
+    """Raises `Refused` if `once`, the probability that a round aborts, is above 1/2.
 
-    Such aborts cost no delta, because sites drop out independently of the sampled cohort. `once` is
-    the probability that a round aborts.
+    Rounds abort because too few sites survive. Such aborts cost no delta, because sites drop out
+    independently of the sampled cohort.
     """
     if once > 0.5:
         raise Refused(

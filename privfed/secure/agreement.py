@@ -16,17 +16,18 @@ PROTOCOL = 4
 
 
 def agreement(**facts: object) -> bytes:
-    """Returns the SHA-256 hash `[32]` of `facts` by name.
+    """Returns the SHA-256 hash `[32]` of the named values `facts`.
 
-    Two parties that differ in one fact (a layer's variance, a threshold, a step, a clipping norm)
+    Two parties that differ in one value (a layer's variance, a threshold, a step, a clipping norm)
     or in the version have different hashes. They cannot complete a sum together. Equal numbers have
     equal hashes. Other values have equal hashes only if they and their classes are equal.
 
     Args:
-      **facts: frozen dataclasses, parts, mappings, tuples, numbers, bytes, texts or None.
+      **facts: frozen dataclasses, parts (pydantic models), mappings, tuples, numbers, bytes, texts
+        or None.
 
     Raises:
-      TypeError: for a value without a comparable form.
+      TypeError: for a value of another type, at any depth.
     """
     text = json.dumps({"version": PROTOCOL, "facts": _plain(facts)}, sort_keys=True)
     return hashlib.sha256(text.encode()).digest()
@@ -61,7 +62,10 @@ def _plain(value: object) -> object:
 
 
 def _instance(value: object, names: Iterable[str]) -> object:
-    """Returns an instance as it is hashed, with its class: equal fields may differ in meaning."""
+    """Returns the class of an instance and its fields `names`, as they are hashed.
+
+    The class is included because equal fields may differ in meaning.
+    """
     kind = type(value)
     values = {name: getattr(value, name) for name in names}
     return ["instance", kind.__module__, kind.__qualname__, _plain(values)]

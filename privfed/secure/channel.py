@@ -52,10 +52,10 @@ class Delivery:
         return dict(zip(clients, leaves, strict=True))
 
     def ask(self, sent: Mapping[int, Any], stage: int) -> None:
-        """Delivers each client's message in `sent`, unless the client drops out by `stage`.
+        """Delivers its message in `sent` to each client, and the client's answer to the server.
 
-        Answers are passed to the server, and not returned. Clients that drop out at `stage` or at
-        an earlier one receive nothing.
+        Clients that drop out at `stage` or at an earlier one receive nothing. Refusals by a client
+        or by the server are added to `faults`.
         """
         for client, message in sent.items():
             if 0 < self.leaves[client] <= stage:
@@ -78,9 +78,10 @@ class Delivery:
 
     @contextmanager
     def accusing(self) -> Iterator[None]:
-        """Context manager that reports the server's culprits to the session when its block ends.
+        """Context manager that, when its block ends or raises, reports the server's culprits.
 
-        An `Aborted` that the block raises also states the first of `faults`, if there is one.
+        They are reported to the session. An `Aborted` that the block raises also states the first
+        of `faults`, if there is one.
         """
         try:
             yield
@@ -99,7 +100,7 @@ class Channel(Protocol):
     """The largest absolute value of a number that is accepted in a client's row."""
 
     def send(self, client: int, row: Integers) -> None:
-        """Adds one client's encoded row `[m]`, and the client's layers of noise, if it has any."""
+        """Adds one client's encoded row `[m]`, with its layers of noise if the channel has any."""
 
     def total(self) -> tuple[Integers, int]:
         """Returns the sum over surviving clients and their number.

@@ -66,8 +66,9 @@ class Arithmetic:
 class EncodedAccumulator:
     """Encodes each client's row and sends it to the channel, with the client's `share` of noise.
 
-    Rows of simulated Byzantine clients (`BoundedRows.byzantine`) are encoded without clipping to
-    the bound and without noise.
+    `share` is None if there is no noise, or the channel adds it in layers or per site. Rows of
+    simulated Byzantine clients (`BoundedRows.byzantine`) are encoded without clipping to the bound
+    and without noise.
     """
 
     def __init__(
@@ -95,9 +96,10 @@ class EncodedAccumulator:
                 channel.send(client, self._encoded(row, client_keys))
 
     def _encoded(self, row: Row, keys: Keys) -> Integers:
-        """Returns an honest client's encoded `row`, with any share of noise.
+        """Returns an honest client's encoded `row`, with its share of noise, if any.
 
-        Raises `Refused` if rows have no norm bound, and a value exceeds `secure.range`.
+        Raises `Refused` if rows have no norm bound, and a value exceeds `secure.range` or is not
+        finite.
         """
         codec = self._codec
         if codec.clip == np.inf and not bool(np.abs(row).max(initial=0.0) <= codec.reach):

@@ -101,7 +101,7 @@ class SecureProtocol(Part):
 
     @property
     def trusted_parties(self) -> tuple[str, ...]:
-        """Parties other than clients that must follow the protocol, each as a phrase."""
+        """Trusted parties other than clients, such as "the server to follow the protocol"."""
         return ("the server to follow the protocol",)
 
     def least_cohort(self, limits: Limits) -> int:
@@ -153,7 +153,7 @@ class SecureProtocol(Part):
         """Returns the largest `may_collude` with which sums within `limits` hide rows.
 
         This is the configured value unless a protocol proves more. With sites, the result is a
-        number of sites.
+        number of sites, not a fraction.
         """
         return self.colluding_sites(limits.sites) if limits.sites else self.may_collude
 
@@ -198,7 +198,7 @@ class SecureProtocol(Part):
         """
 
     def abort_probability(self, clients: int, dropout: float, limits: Limits) -> float:
-        """Upper bound on the probability that a sum over `clients` aborts."""
+        """Upper bound on the abort probability of a sum over `clients` with this `dropout` rate."""
         return binomial_at_most(limits.least(clients) - 1, clients, sending(dropout))
 
     def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
@@ -209,7 +209,7 @@ class SecureProtocol(Part):
         return codec.bits / 8 * codec.length
 
     def download(self, clients: int, layers: int = 0) -> float:
-        """Returns the approximate number of bytes that each client receives, without the model."""
+        """Returns approximately the bytes that each client receives in addition to the model."""
         return 0.0
 
     def operations(self, codec: Codec, clients: int, layers: int = 0) -> Operations:
@@ -217,7 +217,10 @@ class SecureProtocol(Part):
         return Operations()
 
     def promise(self, clients: int, limits: Limits | None = None) -> str:
-        """Returns a description of the guarantee for a sum over `clients`."""
+        """Returns a text that states the guarantee for a sum over `clients`; empty by default.
+
+        Without `limits`, exactly `clients` are expected.
+        """
         return ""
 
     def refuse_limits(self, limits: Limits) -> None:
@@ -304,7 +307,10 @@ class EncodedSummation:
     def operations(
         self, length: int, clients: int, noise: Share | None = None
     ) -> tuple[Operations, ...]:
-        """Returns the operations of encoding, of each party's `noise`, and of the protocol."""
+        """Returns the operations of encoding and of all parties' `noise`, then of the protocol.
+
+        With `limits.arithmetic` there is no second item.
+        """
         parties = self.limits.sites or clients
         summed = clients + (parties if self.limits.sites else 0)
         layers = _layers(noise, parties)
@@ -327,7 +333,7 @@ def _layers(noise: Share | None, parties: int) -> int:
 
 
 def _refuse_incomparable(noise: object) -> None:
-    """Raises `Refused` if parties cannot compare `noise` as a part of their configurations."""
+    """Raises `Refused` unless `noise` has a hash and a form that parties can compare."""
     try:
         hash(noise)
         agreement(noise=noise)

@@ -25,7 +25,7 @@ class BadMessage(Aborted):
 
 
 def records(items: list[bytes]) -> bytes:
-    """Returns the bytes of a list: the number of `items`, then the items, which have one size."""
+    """Returns the bytes of a list: the number of `items`, then the items, all of one size."""
     return COUNT.pack(len(items)) + b"".join(items)
 
 
@@ -82,7 +82,7 @@ class Reader:
         return self.view(len(self._data) - self._at)
 
     def records(self, form: struct.Struct) -> Iterator[tuple[Any, ...]]:
-        """Yields the fields of records in format `form`, after their count."""
+        """Yields the fields of each record in format `form`; the number of records comes first."""
         return form.iter_unpack(self.view(self.count() * form.size))
 
     def ended(self) -> bool:

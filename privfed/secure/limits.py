@@ -32,12 +32,15 @@ SENDS = (Leaves.NEVER, Leaves.BEFORE_UNMASKING)
 
 
 def sending(dropout: float) -> float:
-    """Returns the probability that a sampled client sends its row, given its `dropout` rate."""
+    """Returns the probability 1 - 2/3 `dropout` that a sampled client sends its row.
+
+    One third of dropouts occur after the row was sent (`Leaves`).
+    """
     return 1.0 - 2.0 * dropout / 3.0
 
 
 def leaving(dropout: float, keys: Keys, count: int) -> Indices:
-    """Draws the stages at which clients drop out.
+    """Draws the stages at which clients drop out, each of the three with equal probability.
 
     Args:
       dropout: probability with which each client drops out.
@@ -45,7 +48,7 @@ def leaving(dropout: float, keys: Keys, count: int) -> Indices:
       count: number of clients n.
 
     Returns:
-      Stages of `Leaves`, shape [n].
+      Stages of `Leaves`, shape [n]; `Leaves.NEVER` for clients that do not drop out.
     """
     if not dropout:
         return np.full(count, Leaves.NEVER, dtype=np.int64)
@@ -64,9 +67,11 @@ class Limits:
 
     Attributes:
       capacity: largest number of clients in a sum.
-      minimum: smallest number of clients in a sum; a sum of fewer aborts.
+      minimum: smallest number of clients whose rows are in a sum; a sum of fewer, or of a single
+        row, aborts.
       arithmetic: if true, no cryptography runs: encoding, summation and dropout are simulated.
-      tolerance: largest fraction of clients that may drop out after key exchange.
+      tolerance: largest fraction of clients that may drop out after key exchange, before they send
+        a row.
       size: expected cohort size, a public constant; 0 if unknown.
       byzantine: largest number of Byzantine clients in a cohort; their noise is not relied on.
       admitted: smallest cohort with which a sum starts; 0 for the protocol's own default.
@@ -90,11 +95,11 @@ class Limits:
 
     @property
     def most_rows(self) -> int:
-        """The largest number of rows in a sum."""
+        """The largest number of rows in a sum, over all sites if sites are the parties."""
         return self.rows or self.capacity
 
     def least(self, clients: int) -> int:
-        """Returns the smallest number of `clients` that must send their row."""
+        """Returns max(`minimum`, 2, `clients` - `missing(clients)`): the fewest rows of a sum."""
         return max(self.minimum, FEWEST, clients - self.missing(clients))
 
     def missing(self, clients: int) -> int:

@@ -57,6 +57,6 @@ class Operations:
 
     @property
     def seconds(self) -> float:
-        """Approximate time on one core, in seconds."""
+        """Approximate time of all operations on one core, in seconds (`UNIT_SECONDS` of each)."""
         counts = ((each.name, float(getattr(self, each.name))) for each in fields(self))
         return sum(UNIT_SECONDS[kind] * count for kind, count in counts)

@@ -47,7 +47,10 @@ class _Piece(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def _pieces(bits: int, word: np.dtype[np.unsignedinteger]) -> tuple[_Piece, ...]:
-    """Returns the pieces of all lanes for numbers of `bits` bits, by lanes, then by words."""
+    """Returns the pieces of all lanes for numbers of `bits` bits.
+
+    They are ordered by lane of numbers, then by lane of words.
+    """
     left, right, width = np.left_shift, np.right_shift, 8 * word.itemsize
     pieces = []
     for lane in range(width // math.gcd(width, bits)):
@@ -82,7 +85,7 @@ class PackedRows:
         return -(-self.length * self.bits // 8)
 
     def zeros(self) -> Words:
-        """Returns a sum `[length]` of zeros."""
+        """Returns an unpacked sum: `length` words of zero."""
         return np.zeros(self.length, self.word)
 
     def reduce(self, words: Words) -> Words:
@@ -132,13 +135,13 @@ class PackedRows:
         return self.reduce(words) if self.add(words, data) else None
 
     def _packed_lanes(self, data: Bytes) -> Words:
-        """Returns the lanes of words in the bytes of a row, without a copy."""
+        """Returns the bytes of a row as lanes of words `[words, columns]`, without a copy."""
         words = self._pieces[-1].word + 1
         count = words * self._columns
         return np.frombuffer(data, self.word, count).reshape(words, self._columns)
 
     def _pack(self, lanes: Words, packed: Words) -> None:
-        """Packs one stretch of the lanes of numbers into the same stretch of the lanes of words."""
+        """Packs columns of the lanes of numbers into the same columns of the lanes of words."""
         numbers, moved = np.empty((2, lanes.shape[1]), self.word)
         rows, words, mask = list(lanes), list(packed), self._mask
         for piece in self._pieces:
@@ -154,7 +157,7 @@ class PackedRows:
                 np.bitwise_or(word, moved, word)
 
     def _add(self, lanes: Words, packed: Words) -> None:
-        """Adds a stretch of lanes of words to that of lanes of numbers, not reduced mod 2^bits."""
+        """Adds columns of the lanes of words to those of numbers, not reduced modulo 2^bits."""
         moved = np.empty(lanes.shape[1], self.word)
         rows, words = list(lanes), list(packed)
         for piece in self._pieces:

@@ -56,7 +56,8 @@ class KeyPair:
     """An X25519 key pair, parsed once.
 
     If both pairs are in one process, as in a simulation, their secret is computed once: the first
-    `agree` stores it for the second pair's `agree`. A single party's pair caches nothing.
+    `agree` stores it for the second pair's `agree`. A pair whose partner is in another process
+    stores nothing.
     """
 
     _living: ClassVar[WeakValueDictionary[bytes, KeyPair]] = WeakValueDictionary()
@@ -70,7 +71,7 @@ class KeyPair:
     def agree(self, public: bytes) -> bytes:
         """Returns the secret shared with the holder of `public`.
 
-        Raises `LowOrder` if `public` is of low order, or no key.
+        Raises `LowOrder` if `public` is of low order, or is not 32 bytes.
         """
         if secret := self._agreed.pop(public, None):
             return secret
@@ -84,7 +85,10 @@ class KeyPair:
 
     @classmethod
     def clear_agreements(cls) -> None:
-        """Makes existing pairs compute their next secrets themselves, as in separate processes."""
+        """Stops the sharing of secrets between existing pairs, as if in separate processes.
+
+        A secret that was already stored for a pair remains.
+        """
         cls._living.clear()
 
 
@@ -137,7 +141,8 @@ def signing_key(seed: bytes) -> Ed25519PrivateKey:
 def verified(public: bytes, signature: bytes, text: bytes) -> bool:
     """Whether `signature` on `text` was made by the holder of `public`.
 
-    Results are cached: in a simulation many clients check the same signature in one process.
+    The result is False for a malformed key. Results are cached: in a simulation many clients check
+    the same signature in one process.
     """
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, text)
@@ -157,7 +162,7 @@ class Expander(PackedRows):
         self._words = np.frombuffer(self._stream, self.word, count=self._step)
 
     def apply(self, total: Words, key: bytes, subtract: bool = False) -> None:
-        """Adds a mask to a row in place, or subtracts it.
+        """Adds a mask to a row, or subtracts it, in place and modulo the word size.
 
         Args:
           total: row of words, shape [length].
@@ -194,7 +199,7 @@ class SignedMessage(ABC):
 
     @abstractmethod
     def covered(self) -> tuple[Bytes, ...]:
-        """Returns, in order, the parts that the signature covers, without the kind."""
+        """Returns, in order, the parts that the signature covers, after the kind."""
 
     def signed(self, key: Ed25519PrivateKey) -> Self:
         """Returns the same message, signed by the holder of `key`."""

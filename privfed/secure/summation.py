@@ -55,7 +55,7 @@ class Session:
       round: round number.
       exchange: number of the sum within the round.
       model_hash: hash of the broadcast model.
-      clients: the cohort, shape [n]; the sites, if sites are the parties.
+      clients: indices of the cohort's clients, shape [n]; of all sites, if sites are the parties.
       leaves: stage at which each client drops out, shape [n] (`Leaves`); empty for no dropout.
       streams: randomness of rounding, of noise and of the sparse graph.
       sites: site of each client whose row is added, shape [population]; None without sites.
@@ -76,7 +76,7 @@ class Session:
 
     @property
     def senders(self) -> Indices:
-        """The clients that send their row, including those that drop out afterwards."""
+        """The clients that send their row, including those that drop out before unmasking."""
         return self.clients[np.isin(self.leaves, SENDS)] if len(self.leaves) else self.clients
 
     @property
@@ -85,7 +85,7 @@ class Session:
         return len(self.senders)
 
     def rounding_keys(self, clients: Indices) -> Keys:
-        """Returns the randomness with which `clients` `[c]` round their rows."""
+        """Returns the random streams with which `clients` `[c]` round their rows and add noise."""
         numbers = clients if self.identities is None else self.identities[clients]
         return self.streams.at(f"noise/rounding/{self.exchange}", self.round, numbers)
 
@@ -169,7 +169,7 @@ class Summation(Protocol):
         """Upper bound on the probability that a sum aborts.
 
         Args:
-          clients: sampled clients.
+          clients: number of sampled clients.
           dropout: probability with which each drops out independently.
         """
 
@@ -186,7 +186,7 @@ class Summation(Protocol):
         """Returns the grid step of the integer encoding; None if rows are summed as floats."""
 
     def download(self, clients: int, noise: Share | None = None) -> float:
-        """Returns the approximate number of bytes that each client receives, without the model."""
+        """Returns approximately the bytes that each client receives in addition to the model."""
 
     def upload(self, length: int, clients: int, noise: Share | None = None) -> float:
         """Returns the approximate number of bytes that each client sends for a row `[length]`."""

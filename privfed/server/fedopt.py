@@ -27,7 +27,7 @@ from privfed.server.optimizer import State, WithRate
 
 
 class _Adaptive(WithRate):
-    """Base class of the adaptive optimizers, which differ in the recursion of v_t."""
+    """Base class of the adaptive optimizers, which differ in the second moment v_t."""
 
     lr: float = Field(0.1, ge=0)
     """The server's learning rate."""

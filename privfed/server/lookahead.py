@@ -37,8 +37,9 @@ from privfed.server.optimizer import State, WithRate
 class SlowMo(FedAvgM):
     """Server momentum of updates, each divided by the clients' learning rate of its round.
 
-    The factor of client.schedule stands for that rate. SlowMo reads released aggregates and public
-    constants only. With a constant client.schedule it is FedAvgM; with momentum 0 it is FedAvg.
+    The rate is represented by the factor of client.schedule. SlowMo reads released aggregates and
+    public constants only. With a constant client.schedule it is FedAvgM; with momentum 0 it is
+    FedAvg.
     """
 
     in_client_rates: ClassVar[bool] = True

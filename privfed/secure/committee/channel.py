@@ -41,16 +41,16 @@ class SimulatedRun:
 
     @functools.cached_property
     def rings(self) -> dict[int, Keyring]:
-        """The key ring of each client, which is used in all rounds."""
+        """The key ring of each client, created once; secrets taken from it are used up."""
         return {client: self.ring(client) for client in self.book.cards}
 
     def ring(self, client: int) -> Keyring:
-        """Returns a new key ring of this client, whose secrets have not been used."""
+        """Returns a new key ring of this client, from which no secret has been taken."""
         return Keyring(self.pairs[client], self.book.cards[client], self.book)
 
 
 def simulated_keys(clients: tuple[int, ...], name: bytes | None = None) -> SimulatedRun:
-    """Returns new keys of `clients`, for a run named `name`; None draws a random name."""
+    """Returns new keys of `clients`, for a run named `name` `[32]`; None draws a random name."""
     name = name or os.urandom(KEY)
     pairs = {client: KeyPair(os.urandom(KEY)) for client in clients}
     cards = {
@@ -66,9 +66,10 @@ _resuming = functools.lru_cache(maxsize=4)(simulated_keys)
 
 
 def run_of(clients: tuple[int, ...], round: int, exchange: int) -> SimulatedRun:
-    """Returns the keys of the cohort `clients`: stored, if it is one of the last four, or new.
+    """Returns the keys of a run of the cohort `clients`, kept in memory for the last four cohorts.
 
-    Keys are also new if the stored keys were used in `exchange` of `round` or in a later exchange.
+    If the stored keys were used in `exchange` of `round` or in a later exchange, all stored keys
+    are dropped, and new ones are drawn.
     """
     run = _resuming(clients)
     if any(ring.next > (round, exchange) for ring in run.rings.values()):

@@ -153,7 +153,7 @@ class CommitteeClient:
         )
 
     def _unseal(self, sender: int, sealed: bytes) -> bytes | None:
-        """Returns the key that `sender` dealt under the agreed roster; None if unreadable."""
+        """Returns the key that `sender` dealt to this member; None if it cannot be decrypted."""
         context = shares_context(self._agreed, sender, self.me)
         return unseal(self._openers[sender], sealed, context)
 
@@ -173,7 +173,8 @@ class CommitteeClient:
     def _draw(self, sender: int, sealed: bytes) -> bytes:
         """Derives this member's numbers for the secrets of `sender` from the key in `sealed`.
 
-        Returns the root of the numbers' hash tree; zeros if `sealed` cannot be decrypted.
+        Stores them and returns the root of their hash tree, or zeros if `sealed` cannot be
+        decrypted.
         """
         key = self._unseal(sender, sealed)
         if key is None:
@@ -185,9 +186,10 @@ class CommitteeClient:
         return levels[-1][0]
 
     def _open(self, ballots: Ballots) -> Disclosure:
-        """Returns this member's numbers for survivors' fresh seeds and their pairs with dropouts.
+        """Returns this member's numbers for the seeds of survivors and of pairs with dropouts.
 
-        Raises `BadMessage` if the votes in `ballots` are invalid or too few.
+        Raises `BadMessage` if the votes in `ballots` are invalid, duplicate or fewer than the
+        threshold.
         """
         self._check_votes(ballots.votes)
         shares = []

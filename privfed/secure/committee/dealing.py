@@ -44,7 +44,10 @@ def tree(leaves: Iterable[bytes]) -> Tree:
 
 
 def proof(levels: Tree, numbers: Iterable[int]) -> bytes:
-    """Returns, by level, the hashes needed to compute the root from the leaves at `numbers`."""
+    """Returns the hashes needed to compute the root from the leaves at `numbers`.
+
+    They are concatenated by level, from the leaves upward, each of `DIGEST` bytes.
+    """
     places, needed = set(numbers), []
     for level in levels[:-1]:
         needed += [level[at ^ 1] for at in sorted(places) if at ^ 1 not in places]
@@ -55,7 +58,8 @@ def proof(levels: Tree, numbers: Iterable[int]) -> bytes:
 def root_of_proof(leaves: Mapping[int, bytes], proof: bytes, count: int) -> bytes | None:
     """Returns the root of a tree of `count` leaves, computed from some `leaves` and their `proof`.
 
-    `leaves` maps indices of leaves to their hashes. Returns None if the proof has the wrong length.
+    `leaves` maps the indices of at least one leaf to their hashes. Returns None if the proof has
+    the wrong length.
     """
     level, at = dict(leaves), 0
     for _ in range((count - 1).bit_length()):
@@ -75,8 +79,9 @@ def _node(left: bytes, right: bytes) -> bytes:
 class Dealt:
     """A client's dealing, except the sealed keys: all of it is for the server.
 
-    `roots` are those of the hash trees of members' numbers. `corrections` are, for each secret in
-    order, one for each member from place `threshold` on. `secrets` are commitments to the secrets.
+    Each field concatenates equally long parts. `roots` are those of the hash trees of members'
+    numbers. `corrections` are, for each secret in order, one for each member from place `threshold`
+    on, inclusive. `secrets` are commitments to the secrets.
     """
 
     roots: bytes
@@ -93,9 +98,9 @@ class Dealt:
 def deal_secrets(
     agreed: bytes, dealer: int, secrets: tuple[bytes, ...], keys: tuple[bytes, ...], threshold: int
 ) -> Dealt:
-    """Returns the dealing of `secrets` to the members that hold `keys`, in order.
+    """Returns the dealing of `secrets` to the members that hold `keys`, both in order.
 
-    The shares of any `threshold` members restore a secret.
+    The shares of any `threshold` members restore a secret. `agreed` is the hash of the roster.
     """
     count, members = len(secrets), len(keys)
     columns = [member_numbers(key, count) for key in keys]
@@ -125,9 +130,10 @@ def member_numbers(key: bytes, count: int) -> tuple[int, ...]:
 def member_share(
     drawn: int, corrections: bytes, number: int, place: int, shape: tuple[int, int]
 ) -> int:
-    """Returns the share of secret `number` for member `place` (from 1), whose number is `drawn`.
+    """Returns the share of secret `number` (from 0) for member `place` (from 1).
 
-    `corrections` are those of the dealer; `shape` is the threshold and the number of members.
+    `drawn` is the member's number for this secret. `corrections` are those of the dealer; `shape`
+    is the threshold and the number of members.
     """
     threshold, members = shape
     if place < threshold:
@@ -170,10 +176,10 @@ def column_tree(agreed: bytes, dealer: int, place: int, column: tuple[int, ...])
 
 
 def number_commitment(agreed: bytes, dealer: int, place: int, number: int, part: bytes) -> bytes:
-    """Returns the commitment `[DIGEST]` to `part`, an encoded number of the member at `place`.
+    """Returns the commitment `[DIGEST]` to `part`, the encoded number of one member for one secret.
 
-    It is the member's number for secret `number` of the `dealer`, under the roster of hash
-    `agreed`.
+    `place` is the member's place, and `number` the index of the `dealer`'s secret. `agreed` is the
+    hash of the roster.
     """
     text = agreed + NUMBER.pack(dealer) + NUMBER.pack(place) + NUMBER.pack(number) + part
     return hashlib.sha256(b"privfed number" + text).digest()[:DIGEST]

@@ -39,7 +39,7 @@ from privfed.secure.summation import Aborted, Culprit, Reason
 
 @dataclass(frozen=True)
 class Seats:
-    """The committee of a call: its `members` in order, and `openings`, which checks their openings.
+    """The committee of a call: its `members` in order, and `openings`, which checks what they open.
 
     `identities` has the public signing keys of all clients.
     """
@@ -51,7 +51,7 @@ class Seats:
 
 @dataclass(frozen=True)
 class WrongOpening:
-    """Proof that a member opened numbers outside the hash trees that its ballot committed to."""
+    """Proof that a member opened numbers that are not in the hash trees its ballot committed to."""
 
     ballot: Ballot
     disclosure: Disclosure
@@ -144,7 +144,7 @@ _KINDS: Mapping[str, type[Evidence]] = {
 
 
 def committee_accusation(evidence: Evidence, call: Call, survivors: tuple[int, ...]) -> Culprit:
-    """Returns the culprit that `evidence` proves for the sum of `call`, with the proof."""
+    """Returns the culprit that `evidence` proves, with the proof, for a sum over `survivors`."""
     names = records([NUMBER.pack(who) for who in survivors])
     proof = call.context + sized(call.body()) + names + evidence.encoded()
     return Culprit(evidence.client, call.round, call.exchange, evidence.reason, proof)
@@ -154,7 +154,7 @@ def proves_violation(culprit: Culprit, terms: RoundTerms) -> bool:
     """Whether the culprit's own signed messages prove the accusation.
 
     `terms` may be those of any sum of the run. The result is False for a count of complaints, which
-    is no proof, and for invalid bytes.
+    is no proof, and for bytes that are invalid or of another run or configuration.
     """
     kind = _KINDS.get(culprit.reason)
     if kind is None:
@@ -173,7 +173,11 @@ def proves_violation(culprit: Culprit, terms: RoundTerms) -> bool:
 
 
 def _seats(call: Call, survivors: tuple[int, ...], terms: RoundTerms) -> Seats:
-    """Returns the committee of a `call`. Raises `Aborted` for another run or bad survivors."""
+    """Returns the members of the committee of a `call`, and the check of their openings.
+
+    Raises `Aborted` if the call is of another run or configuration, or if the survivors are not
+    distinct clients of the call in ascending order.
+    """
     of = replace(terms, round=call.round, exchange=call.exchange, model_hash=call.model_hash)
     of.require(call)
     require_survivors(survivors, call.clients)

@@ -30,24 +30,34 @@ def agree(pair: KeyPair, public: bytes) -> bytes:
 
 
 def run_secret(book: bytes, secret: bytes, client: int, other: int) -> bytes:
-    """Returns s_uv `[32]`: two clients' initial secret in a run, from their agreed `secret`."""
+    """Returns s_uv `[32]`, from which two clients derive their secrets of all rounds of a run.
+
+    It is derived from the `secret` on which they agreed and from `book`, the digest of the run's
+    key book (`KeyBook.digest`). The order of `client` and `other` does not matter.
+    """
     return derive(secret, book, b"committee run" + _between(*sorted((client, other))))
 
 
 def pair_seed(agreed: bytes, secret: bytes, client: int, other: int) -> bytes:
-    """Returns r_uv `[32]`: the seed of two clients' mask under the roster of hash `agreed`."""
+    """Returns r_uv `[32]`: the seed of two clients' mask under the roster of hash `agreed`.
+
+    `secret` is the clients' secret of the exchange (`Keyring.take`). Their order does not matter.
+    """
     return derive(secret, agreed, b"committee pair" + _between(*sorted((client, other))))
 
 
 def mask_key(agreed: bytes, seed: bytes) -> bytes:
-    """Returns the key of a mask, from a pair's or a client's own `seed`, under roster `agreed`."""
+    """Returns the key of a mask, under the roster of hash `agreed`.
+
+    `seed` is that of a pair, or a client's own.
+    """
     return derive(seed, agreed, b"committee mask")
 
 
 def sealing_key(agreed: bytes, secret: bytes, sender: int, receiver: int) -> bytes:
     """Returns the key that encrypts what `sender` deals to the member `receiver`.
 
-    `secret` is shared by the two; `agreed` is the hash of the roster.
+    `secret` is their secret of the exchange (`Keyring.take`); `agreed` is the hash of the roster.
     """
     return derive(secret, agreed, b"committee seal" + _between(sender, receiver))
 
@@ -117,7 +127,7 @@ class KeyBook:
 
     @cached_property
     def digest(self) -> bytes:
-        """The hash of all cards, by which clients compare their books."""
+        """The SHA-256 hash `[32]` of the run's name and of all cards without their signatures."""
         cards = (self.cards[client] for client in sorted(self.cards))
         text = b"".join(NUMBER.pack(card.client) + card.public + card.nonce for card in cards)
         return hashlib.sha256(b"privfed key book" + self.run + text).digest()

@@ -43,7 +43,8 @@ def _unstored(data: bytes) -> None:
 class _Chain:
     """A hash chain of two clients' secrets, which neither can compute backwards.
 
-    `rounds` determines the secrets of later rounds, `exchanges` those of this round's exchanges.
+    `rounds` determines the secrets of later rounds, `exchanges` those of this round's remaining
+    exchanges.
     """
 
     rounds: bytes
@@ -55,7 +56,10 @@ class _Chain:
         return cls(_hashed(b"round", secret), _hashed(b"exchanges", secret))
 
     def after(self, rounds: int, exchanges: int) -> _Chain:
-        """Returns the chain after a number of further rounds, and then of further exchanges."""
+        """Returns the chain after a number of further `rounds`, and then of further `exchanges`.
+
+        Each further round begins with its exchange 0.
+        """
         chain = self
         for _ in range(rounds):
             chain = self.of_round(chain.rounds)
@@ -73,9 +77,9 @@ class Keyring:
     """The secrets that the holder of `card` and its key `pair` shares with all clients of a `book`.
 
     The book must be checked beforehand. The ring does not keep the private key. The attribute
-    `book` is the book's hash, `next` the first exchange (round, number) with available secrets.
-    `store` receives the result of `to_bytes` when the ring is created, and before `take` returns
-    secrets.
+    `book` is the book's hash, `next` the first exchange, as (round, exchange), with available
+    secrets. `store` receives the result of `to_bytes` when the ring is created, and before `take`
+    returns secrets.
 
     Raises:
       BadMessage: if the book lacks `card`, or `card` has another key than `pair`.
@@ -100,7 +104,10 @@ class Keyring:
         store(self.to_bytes())
 
     def take(self, round: int, exchange: int) -> Mapping[int, bytes]:
-        """Returns each client's secret for this exchange, after storing a state that lacks it.
+        """Returns the secret `[32]` shared with each client of the book for this exchange.
+
+        The client itself is included. A state that does not determine these secrets is stored
+        first.
 
         Raises:
           BadMessage: if the exchange is not later than every exchange taken before.
@@ -137,8 +144,9 @@ class Keyring:
         """Returns the ring of client `me` in `book`, restored from the result of `to_bytes`.
 
         Raises:
-          BadState: if the bytes are damaged, of another format, client or book, or if the ring is
-            older than exchange `after`, which its owner knows was answered.
+          BadState: if the bytes are damaged, of another format, client or book, or if the ring
+            still has secrets of exchange `after`, a pair (round, exchange) that its owner knows was
+            answered.
         """
         content, check = data[:-KEY], data[-KEY:]
         if hashlib.sha256(content).digest() != check or content[:3] != _FORMAT[:3]:

@@ -24,10 +24,10 @@ from privfed.secure.primitives import KEY, Expander
 def opened_numbers(
     clients: tuple[int, ...], survivors: tuple[int, ...], client: int
 ) -> dict[int, int]:
-    """Returns the indices of the opened secrets of the survivor `client`, by paired client.
+    """Returns the index of each opened secret of the survivor `client`, by paired client.
 
     These secrets are its fresh seed (listed under the client itself) and the seeds that it shares
-    with dropouts of the roster. A seed that two survivors share is never opened.
+    with dropouts of the roster `clients`. A seed that two survivors share is never opened.
     """
     here = set(survivors)
     others = [other for other in clients if other != client]
@@ -37,7 +37,10 @@ def opened_numbers(
 
 @dataclass(frozen=True)
 class Openings:
-    """Removes the masks of `survivors` with a committee's shares, under the roster of `clients`."""
+    """Removes the masks of `survivors` with a committee's shares.
+
+    `clients` is the roster, and `agreed` its hash.
+    """
 
     agreed: bytes
     clients: tuple[int, ...]
@@ -50,10 +53,10 @@ class Openings:
         return {who: opened_numbers(self.clients, self.survivors, who) for who in self.survivors}
 
     def right(self, client: int, place: int, text: bytes, root: bytes) -> bool:
-        """Whether `text` is a valid opening of the client's secrets by member `place`.
+        """Whether `text` is a valid opening of a survivor's secrets by the member at `place`.
 
-        A valid text contains the member's numbers for these secrets, and a proof that they belong
-        to the hash tree with this `root`.
+        A valid text consists of the member's numbers for the secrets in `numbers[client]`, and a
+        proof that they belong to the hash tree with this `root`.
         """
         numbers = self.numbers[client].values()
         parts = _parts(text, len(numbers))
@@ -102,7 +105,7 @@ class Openings:
     def remove(
         self, masks: Expander, total: Words, client: int, seeds: Mapping[int, bytes]
     ) -> None:
-        """Removes a survivor's opened masks from `total` `[length]` in place."""
+        """Removes the masks of a survivor's opened `seeds` from `total` `[length]` in place."""
         for other, seed in seeds.items():
             masks.apply(total, mask_key(self.agreed, seed), subtract=other <= client)
 

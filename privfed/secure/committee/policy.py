@@ -27,7 +27,7 @@ class Committee:
     Attributes:
       clients: clients of the roster.
       members: clients in the committee.
-      threshold: number of members that open a sum together.
+      threshold: smallest number of members that open a sum.
       survivors: smallest number of rows of a sum.
       corrupt: largest number of clients, members or not, that may collude with the server.
     """
@@ -46,7 +46,7 @@ class CommitteePolicy:
     Attributes:
       threshold: fraction of a cohort, and of its committee, that must survive.
       colluders: largest fraction of a cohort that may collude with the server.
-      members: smallest size of the committee; all clients of a smaller cohort.
+      members: smallest size of the committee, to which all clients of a smaller cohort belong.
       size: expected cohort size, a public constant; colluders are a fraction of at least this size,
         so that a server cannot present a small cohort.
     """
@@ -61,7 +61,10 @@ class CommitteePolicy:
         return math.floor(self.colluders * max(clients, self.size) + _EXACT)
 
     def committee(self, clients: int) -> Committee:
-        """Returns the committee of `clients`. Raises `Aborted` if none gives the guarantees."""
+        """Returns the committee of a roster of `clients`.
+
+        Raises `Aborted` if `clients` are too few for the number that may collude.
+        """
         corrupt = self.corrupt(clients)
         least = min(self.members, clients)
         fits = (

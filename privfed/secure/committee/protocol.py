@@ -69,7 +69,7 @@ class CommitteeSums(SecureProtocol):
         return CommitteePolicy(self.threshold, self.colluders, self.committee, size)
 
     def least_cohort(self, limits: Limits) -> int:
-        """Returns the smallest cohort: as configured, and at least two more than may collude."""
+        """Returns the smallest cohort: `limits.minimum`, and at least two more than may collude."""
         return max(super().least_cohort(limits), self.policy(limits.size).corrupt(0) + 2)
 
     def fewest(self, limits: Limits) -> int:
@@ -115,7 +115,10 @@ class CommitteeSums(SecureProtocol):
         return min(1.0, max(missing, few) + absent)
 
     def _members(self, clients: int) -> tuple[int, int]:
-        """Returns the committee's size for `clients`, and the number of members that open a sum."""
+        """Returns the committee's size for `clients`, and the number of members that open a sum.
+
+        Both are `clients` if no committee gives the guarantees.
+        """
         try:
             committee = self.policy(0).committee(clients)
         except Aborted:

@@ -1,7 +1,7 @@
 """The server of a committee's sum: adds masked rows as they arrive, then removes their masks.
 
-An invalid message from one client or member is refused with a reason and changes nothing. The
-server holds one sum `[length]`, and the commitments and sealed texts of each client's one message.
+An invalid message from one client or member is refused with a reason and does not change the sum.
+The server holds one sum `[length]`, and the commitments and sealed texts of each client's message.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class CommitteeServer:
     """The server of one sum: `handle` takes messages, `proceed` ends a step, `total` opens the sum.
 
     `culprits` are clients that deviated: either their own signed messages prove this (`evidence`),
-    or the number of members that complain exceeds the number that may be Byzantine.
+    or the number of members that complain exceeds the number that may be Byzantine or collude.
     """
 
     def __init__(self, terms: RoundTerms, clients: tuple[int, ...]) -> None:
@@ -67,8 +67,8 @@ class CommitteeServer:
     def handle(self, client: int, message: Message) -> None:
         """Accepts the answer of `client`.
 
-        Raises `BadMessage` for an invalid answer, which changes nothing, and `Aborted` after the
-        session has ended.
+        Raises `BadMessage` for an invalid answer, which changes nothing except `culprits`, and
+        `Aborted` after the session has ended.
         """
         self._require_alive()
         if not isinstance(message, _ORDER) or not isinstance(message, _ORDER[self._step]):
@@ -95,7 +95,8 @@ class CommitteeServer:
     def proceed(self) -> Mapping[int, FromServer]:
         """Ends the current step; returns the messages of the next one, by receiving client.
 
-        Raises `Aborted` if too few clients remain.
+        Raises `Aborted` if too few clients or members remain, if garbled shares of a client stop
+        the sum, or after the session has ended.
         """
         self._require_alive()
         self._step += 1
@@ -170,7 +171,7 @@ class CommitteeServer:
             )
 
     def _good(self, member: int) -> set[int]:
-        """Returns the clients whose shares the member could read and that fit the commitments."""
+        """Returns the survivors whose root in the member's ballot is the one that they dealt."""
         place = self._place(member)
         pairs = zip(self._survivors, self._ballots[member].roots, strict=True)
         return {who for who, root in pairs if root == self._root(who, place)}
@@ -238,6 +239,9 @@ class CommitteeServer:
         self._culprits.setdefault(evidence.client, culprit)
 
     def _require(self, left: Collection[int], did: str) -> None:
-        """Raises `Aborted` if fewer members than the threshold are `left`."""
+        """Raises `Aborted` if fewer members than the threshold are `left`.
+
+        `did` completes the message "too few members of the committee ...".
+        """
         if len(left) < self._committee.threshold:
             raise Aborted(f"too few members of the committee {did}")

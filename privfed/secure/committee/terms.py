@@ -35,13 +35,16 @@ class RoundTerms:
     book: KeyBook
 
     def call(self, clients: tuple[int, ...]) -> Call:
-        """Returns the call for the cohort `clients`."""
+        """Returns the message that calls the cohort `clients` to this sum, with its properties."""
         agreed = _settings(self.codec, self.policy, self.limits, self.book.digest)
         shape = (self.codec.bits, self.codec.length)
         return Call(self.round, self.exchange, self.model_hash, *shape, agreed, clients)
 
     def require(self, call: Call) -> None:
-        """Raises `BadMessage` for a bad roster, or a `call` of another sum or configuration."""
+        """Raises `BadMessage` unless `call` is of this sum and configuration, with a valid roster.
+
+        A roster has distinct clients of the book, in ascending order, at most `limits.capacity`.
+        """
         expected = self.call(call.clients)
         for name in ("round", "exchange", "model_hash", "bits", "length"):
             if getattr(call, name) != getattr(expected, name):
@@ -68,12 +71,12 @@ class RoundTerms:
         return committee, drawn(self.round, self.exchange, clients, committee.members)
 
     def least(self, committee: Committee) -> int:
-        """Returns the smallest number of rows with which this sum is opened."""
+        """Returns the smallest number of rows with which this sum may be opened."""
         return max(committee.survivors, self.limits.least(committee.clients))
 
 
 def require_survivors(survivors: tuple[int, ...], clients: tuple[int, ...]) -> None:
-    """Raises `BadMessage` unless `survivors` are distinct clients of the roster, in order."""
+    """Raises `BadMessage` unless `survivors` are distinct `clients` in ascending order."""
     if list(survivors) != sorted(set(survivors)) or not set(survivors) <= set(clients):
         raise BadMessage(
             "wrong survivors", "the clients are out of order, duplicate or not in the roster"

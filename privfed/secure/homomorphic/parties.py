@@ -131,14 +131,15 @@ class Terms:
 
     @property
     def least(self) -> int:
-        """The smallest number of rows in a total that the key holder opens."""
+        """The smallest number of rows in a total that the key holder opens, at least two."""
         return max(self.limits.minimum, FEWEST)
 
     def accept(self, message: bytes) -> tuple[Opening, Any]:
         """Returns the key holder's opening of this sum, and the public key in it.
 
         Raises:
-          BadMessage: if the opening is invalid or of another sum.
+          BadMessage: if the opening is malformed, not signed by the key holder, of another sum or
+            configuration, or with a key of other parameters.
           ValueError: if the opening contains the secret key.
         """
         opening = Opening.decode(message)
@@ -193,7 +194,9 @@ class KeyHolder:
         one row.
 
         Raises:
-          Aborted: if the total is invalid, or violates the limits.
+          Aborted: usually as `BadMessage`: if the total is malformed, not signed by the server, of
+            another session, or a second one; if it has fewer than `Terms.least` rows or more than
+            the capacity; if a value exceeds what its rows permit.
         """
         terms, total = self._terms, Total.decode(message)
         if total.context != self._opening.context:
@@ -231,7 +234,8 @@ class EncryptingClient:
         """Returns the message of `client` with its row `[length]`, signed by `identity`.
 
         Raises:
-          ValueError: if the row has another shape or type, or numbers beyond `Terms.largest`.
+          ValueError: if the row has another shape or type, or numbers above `Terms.largest` in
+            absolute value.
         """
         scheme, codec = self._terms.scheme, self._terms.codec
         if row.shape != (codec.length,) or row.dtype != np.int64:
@@ -295,9 +299,10 @@ class SummingServer:
         return row
 
     def _unseen(self, ciphertexts: list[Any]) -> set[bytes]:
-        """Returns the hashes of `ciphertexts`. Raises `BadMessage` if the session had one already.
+        """Returns the hashes of `ciphertexts`, which must be new to the session and distinct.
 
-        The hashes cover SEAL's ciphertext alone, re-serialised: only these numbers are summed.
+        Raises `BadMessage` otherwise. The hashes cover SEAL's ciphertext alone, re-serialised: only
+        these numbers are summed.
         """
         content = self._terms.scheme.content
         contents = (content(bytes(block.serialize()), block.size()) for block in ciphertexts)

@@ -206,7 +206,8 @@ class Bfv(_Homomorphic):
     def colluding(self, limits: Limits) -> float:
         """Returns the largest fraction of counted noise that the key holder knows.
 
-        It knows max(1, floor(`colluders` * `size`)) shares, its own included, of at least `fewest`.
+        It knows max(1, floor(`colluders` * `size`)) shares, its own included, of at least `fewest`
+        shares in a sum.
         """
         return max(1, math.floor(self.colluders * limits.size + 1e-9)) / self.fewest(limits)
 

@@ -63,7 +63,8 @@ PUBLIC_KEY = 123_550
 class Parameters:
     """Parameters of a scheme: the ring's `degree` N, the primes `moduli`, the plain modulus t.
 
-    The `moduli` are q, of ciphertexts, and the special prime p; `plain` is 0 without a t.
+    The `moduli` are q, of ciphertexts, and the special prime p, in this order; `plain` is t, or 0
+    for CKKS.
     """
 
     degree: int
@@ -72,7 +73,7 @@ class Parameters:
 
 
 def most_rows(per_row: float, std: float, room: float) -> int:
-    """Returns the largest n with n * `per_row` + sqrt(n) * `std` <= `room`."""
+    """Returns the largest n with n * `per_row` + sqrt(n) * `std` <= `room`, for `per_row` > 0."""
     root = (math.sqrt(std**2 + 4 * per_row * room) - std) / (2 * per_row)
     return math.floor(root**2)
 

@@ -34,7 +34,8 @@ class CircleShape(NamedTuple):
 def sparsest_circle(clients: int, corrupt: int, lost: int, degree: int = 0) -> CircleShape | None:
     """Returns the smallest number of neighbours with this module's guarantees, and the threshold.
 
-    Returns None for the complete graph: if no other has the guarantees, or `degree` requests it.
+    Returns None for the complete graph: if no other has the guarantees, or `degree` is at least
+    `clients` - 1.
 
     Args:
       clients: clients of the roster.
@@ -96,7 +97,7 @@ def _log_choose(n: int, k: int) -> float:
 
 
 def _log2_cut(clients: int, gone: int, degree: int) -> float:
-    """Upper bound on log2 P[`gone` clients disconnect the others] (Bell et al., lemma 3.7)."""
+    """Upper bound on log2 P[losing `gone` clients splits the others] (Bell et al., lemma 3.7)."""
     n, k = clients, degree
     if gone < k:
         return -math.inf
@@ -107,7 +108,7 @@ def _log2_cut(clients: int, gone: int, degree: int) -> float:
 
 
 def neighbours(seed: bytes, clients: tuple[int, ...], degree: int, me: int) -> tuple[int, ...]:
-    """Returns, sorted, the `degree` clients nearest to `me` in the circular order of `seed`."""
+    """Returns, sorted, the `degree` // 2 clients on either side of `me` in the circle of `seed`."""
     circle, places = _circle(seed, clients)
     at = places[me]
     reach = range(1, degree // 2 + 1)

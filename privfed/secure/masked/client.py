@@ -211,11 +211,15 @@ class MaskingClient(ClientMemory):
         return Attestation(self.me, left_out, self._identity.sign(text))
 
     def _counted(self, clients: Collection[int]) -> int:
-        """Returns the number of `clients`, less neighbours whose shares could not be opened."""
+        """Returns the number of `clients`, without neighbours whose shares could not be opened."""
         return len(set(clients) - (self._keys.keys() - self._held.keys()))
 
     def _require_enough(self, clients: Collection[int], who: str) -> None:
-        """Raises `BadMessage` if this client could open the shares of too few of `clients`."""
+        """Raises `BadMessage` if this client could open the shares of too few of `clients`.
+
+        Too few are fewer than the graph, the limits or the layers of noise require. `who` names
+        `clients` in the message.
+        """
         total, counted = self._expected_parties, self._counted(clients)
         holders = self._graph.holders(self.me, self._held.keys() & set(clients) - {self.me})
         if len(holders) < self._graph.threshold or counted < self._graph.survivors:
@@ -311,7 +315,11 @@ class MaskingClient(ClientMemory):
         return Unmask(self._context, self.me, seeds, keys, layers, self._acknowledged)
 
     def _too_much(self, gone: int) -> OpenLayers:
-        """Returns, per survivor, a share of its first layer to be removed with `gone` dropouts."""
+        """Returns, per survivor, the first layer to be removed with `gone` dropouts.
+
+        Each entry has the survivor, the layer's number from 1, and this client's share of its seed.
+        Survivors that keep all layers are left out.
+        """
         if not self._noise:
             return ()
         keeping = self._noise.layers.keeping(self._expected_parties, gone, self._survivors.clients)

@@ -64,10 +64,10 @@ class PartyTerms:
 
 @dataclass(frozen=True, repr=False)
 class Progress:
-    """A party's progress: its number of commits and its last answer.
+    """A party's progress: how often its state was stored (`commits`), and its last answer.
 
-    `question` is the hash of the message to which `answer` was given. `row_requested` is set before
-    the row is computed, which happens only once.
+    `question` is the SHA-256 hash of the message to which `answer` was given. `row_requested` is
+    set before the row is computed, which happens only once.
     """
 
     commits: int = 0
@@ -78,7 +78,7 @@ class Progress:
 
 @dataclass(frozen=True, repr=False)
 class PartyState:
-    """A client's state after `step`; secrets are held only while needed.
+    """A client's state after `step` answers; secrets are held only while needed.
 
     Attributes:
       secrets: nonce, seed of the self-mask, private keys of channels and masks (steps 1 and 2).
@@ -120,7 +120,7 @@ class PartyState:
 
 
 class StateReader:
-    """Parses a state: the client's number at once, and the rest by `state`, given the terms.
+    """Parses a state: the client's number `me` at once, and all else by `state`, given the terms.
 
     Raises:
       BadState: if the bytes are damaged, of another format or of another client.

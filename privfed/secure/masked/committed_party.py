@@ -45,10 +45,12 @@ class CommittedParty:
 
     The `client` is new, or restored by `MaskingClient.from_bytes`. `store` receives
     `MaskingClient.to_bytes`, including secrets. If `store` raises, or an answer is interrupted
-    otherwise, this object answers nothing more; a new object resumes from the stored state.
+    otherwise, this object answers nothing more; a new object resumes from the stored state. A state
+    with more than `least` commits is stored again at once.
 
     Raises:
-      BadState: if the client has committed fewer than `least` times.
+      BadState: if the client has committed fewer than `least` times, which its owner recorded: its
+        state is out of date.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class CommittedParty:
 
     @property
     def commits(self) -> int:
-        """The party's number of commits, which the site records before it sends an answer."""
+        """Number of times the state was stored; the site records it before it sends an answer."""
         return self._client.progress.commits
 
     def handle(self, message: bytes) -> bytes:
@@ -108,7 +110,7 @@ class CommittedParty:
         return isinstance(decode(message), Inbox)
 
     def _claim_the_row(self, message: Message) -> None:
-        """If the answer to `message` is the row, stores durably that it is about to be computed."""
+        """Stores durably that the row is about to be computed, if it is the answer to `message`."""
         if isinstance(message, Inbox) and not self._lost:
             self._commit(replace(self._client.progress, row_requested=True))
 

@@ -48,9 +48,9 @@ def gives_its_secret(
 ) -> bool:
     """Whether `secret` is the secret number `which` of the signer of `dealing`.
 
-    `which` is `SEED`, `MASK_KEY`, or `LAYERS` and above. The seed, and seeds of layers, are
-    compared with the commitments in `dealing`; a private mask key with the signer's public
-    `mask_key`.
+    `agreed` is the hash of the roster. `which` is `SEED`, `MASK_KEY`, or `LAYERS` and above. The
+    seed, and seeds of layers, are compared with the commitments in `dealing`; a private mask key
+    with the signer's public `mask_key`.
     """
     if which == SEED:
         return commit(agreed, secret) == dealing.commitment

@@ -57,11 +57,11 @@ class Graph:
         return tuple(sorted((*near, me))) if self.complete else tuple(near)
 
     def edge_key(self, seed: bytes, agreed: bytes) -> bytes:
-        """Returns the key that determines the graph.
+        """Returns the key that determines the graph's edges.
 
         Args:
-          seed: the server's seed.
-          agreed: hash of the roster.
+          seed: the server's seed, which is this key.
+          agreed: hash of the roster, from which a random graph derives the key instead.
         """
         return seed
 
@@ -72,13 +72,16 @@ class Graph:
         return circle.neighbours(edge_key, clients, self.degree, me)
 
     def voters(self, holders: Iterable[int], survivors: Iterable[int]) -> Set[int]:
-        """Returns the clients whose votes count for a client with these surviving `holders`."""
+        """Returns the clients whose votes count for a client: its surviving `holders`.
+
+        On a random graph these are all `survivors`.
+        """
         return set(holders)
 
     def votes(self, least: int) -> int:
         """Returns the number of votes that a client requires before it unmasks a sum.
 
-        On a random graph, that many votes ensure that the sum has at least `least` clients.
+        It is `threshold`; on a random graph it ensures that the sum has at least `least` clients.
         """
         return self.threshold
 
@@ -95,7 +98,7 @@ class Graph:
 
     @property
     def trials(self) -> tuple[int, float]:
-        """The number of possible neighbours of a client, and the probability of each edge."""
+        """The number of a client's possible neighbours, and each one's probability (1 if fixed)."""
         return self.degree, 1.0
 
     def resists_malicious_server(self, corrupt: int) -> bool:
@@ -143,8 +146,8 @@ def recoverable(
 ) -> bool:
     """Whether the clients in `left` suffice to reconstruct the secrets of all `owners`.
 
-    Enough must be left in total and, unless the graph is complete, among each owner's neighbours
-    `near`, which hold shares of its secrets.
+    `left` must have at least `survivors` and `threshold` clients and, unless the graph is complete,
+    `threshold` of each owner's neighbours `near`, which hold shares of its secrets.
     """
     if len(left) < max(graph.survivors, graph.threshold):
         return False

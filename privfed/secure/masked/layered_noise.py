@@ -59,7 +59,10 @@ class ClientNoise:
     keys: Keys
 
     def seeds(self, clients: int) -> tuple[bytes, ...]:
-        """Returns all layers' seeds for `clients` parties; each is a hash of the one before."""
+        """Returns the seeds of layers 1, 2, ..., each a hash of the one before.
+
+        The number of layers is that for `clients` parties.
+        """
         seeds = []
         seed = self._seed(b"layers")
         for _ in range(self.layers.count(clients)):
@@ -71,7 +74,7 @@ class ClientNoise:
         return self.keys.derived(purpose).bits(KEY // 8).tobytes()
 
     def draw(self, clients: int, seeds: tuple[bytes, ...], length: int) -> Integers:
-        """Returns one client's noise `[length]`: its base and the layers of `seeds`."""
+        """Returns one client's noise `[length]` among `clients`: its base and layers of `seeds`."""
         total = np.zeros(length, dtype=np.int64)
         self.add(total, clients, seeds)
         return total
@@ -91,7 +94,10 @@ def next_layer(seed: bytes) -> bytes:
 
 
 def subtract_layer(total: Words, layers: Layers, clients: int, number: int, seed: bytes) -> None:
-    """Subtracts one client's layer `number`, drawn by its `seed`, from `total` `[length]`."""
+    """Subtracts one client's layer `number` (from 1) from `total` `[length]` in place.
+
+    The layer is drawn by its `seed`, and sized for `clients` parties.
+    """
     share = layers.layer(clients, number)
     for part, noise in share.blocks(CipherUniforms(seed), len(total)):
         total[part] -= noise.astype(total.dtype)

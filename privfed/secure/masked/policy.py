@@ -72,7 +72,10 @@ class SitePolicy:
         return Graph(clients, clients - 1, self.threshold, self.minimum)
 
     def resists_malicious_server(self, graph: Graph) -> bool:
-        """Whether a malicious server that misreports dropouts still learns only a sum."""
+        """Whether a malicious server that misreports dropouts still learns only one sum.
+
+        This holds if 2 `threshold` > `sites` + `colluders`.
+        """
         return 2 * self.threshold > self.sites + self.colluders
 
 
@@ -143,7 +146,7 @@ class Policy:
         return max(least, (clients + corrupt) // 2 + 1) if promised else least
 
     def lost(self, clients: int) -> int:
-        """Returns the largest number of `clients` that may drop out."""
+        """Returns floor((1 - `threshold`) * `clients`): the largest number that may drop out."""
         return math.floor((1 - self.threshold) * clients + _EXACT)
 
 

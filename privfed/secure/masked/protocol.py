@@ -82,7 +82,8 @@ class MaskedSums(SecureProtocol):
 
         Args:
           size: expected cohort size.
-          admitted: smallest cohort accepted, if `self.admitted` is 0; 0 for the default.
+          admitted: smallest cohort accepted if the key `admitted` is 0; if both are 0, the default
+            of `Policy`.
           layered: whether noise is in layers.
         """
         return Policy(

@@ -113,7 +113,10 @@ def _keeps(clients: int, corrupt: int, lost: int, degree: int) -> Shape | None:
 
 
 def _least_left(clients: int, lost: int, p: float) -> int:
-    """Returns a number of neighbours that each client keeps, except with probability 2^-20."""
+    """Returns a number of neighbours that all clients keep, except with probability 2^-20.
+
+    `lost` clients drop out, and each edge exists with probability `p`.
+    """
     others = clients - 1 - lost
     counts = np.arange(1, others + 1)
     fewer = log_at_least(others, 1 - p, others - counts + 1) + math.log(clients)

@@ -31,7 +31,8 @@ def share(
       below: draws a uniform integer below its argument; by default from the system's CSPRNG.
 
     Raises:
-      ValueError: if the secret has another length, or places or threshold are invalid.
+      ValueError: if the secret has another length, a place repeats or is not from 1 to `PRIME` - 1,
+        or `threshold` is not from 1 to the number of places.
     """
     if len(secret) != 32:
         raise ValueError(f"the secret has {len(secret)} bytes; expected 32")
@@ -56,11 +57,15 @@ def _value(coefficients: tuple[int, ...], place: int) -> int:
 
 
 def reconstruct(shares: Mapping[int, int], threshold: int) -> bytes:
-    """Reconstructs the secret from at least `threshold` shares (the first ones are used).
+    """Reconstructs the secret `[32]` from the `threshold` shares at the smallest places.
+
+    Args:
+      shares: values by place.
+      threshold: number of shares that reconstruct the secret.
 
     Raises:
-      ValueError: if there are too few shares, values are outside the field, or no 32-byte secret
-        fits, so that some share is wrong.
+      ValueError: if there are fewer shares, a place or value is outside the field, or no 32-byte
+        secret fits, so that some share is wrong.
     """
     if len(shares) < threshold:
         raise ValueError(f"{len(shares)} shares; expected at least {threshold}")

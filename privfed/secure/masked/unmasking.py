@@ -54,7 +54,7 @@ class Members:
         return {client: place for place, client in enumerate(self.clients, start=1)}
 
     def layers(self, noise: Layers | None) -> int:
-        """Returns the number of layers of each client's `noise`."""
+        """Returns the number of layers of each client's `noise`; 0 if it is None."""
         return max(noise.count(self.expected), 0) if noise else 0
 
     def holders(self, client: int) -> tuple[int, ...]:
@@ -97,7 +97,7 @@ class Unmasking:
     def total(self, masked: Words) -> Words:
         """Returns the sum `[length]` modulo 2^bits of the rows whose masked sum is `masked`.
 
-        All shares are examined first.
+        All shares are examined first, so that `blame` has every culprit even if the sum aborts.
 
         Raises:
           Aborted: if a secret cannot be reconstructed.
@@ -114,7 +114,10 @@ class Unmasking:
         return self.masks.reduce(total)
 
     def _secrets(self) -> dict[Secret, bytes]:
-        """Returns all secrets that open the sum. Raises `Aborted` if good shares are too few."""
+        """Returns all secrets that open the sum.
+
+        Raises `Aborted` if one cannot be reconstructed.
+        """
         opened = self._opened()
         secrets = {needed: self._secret(*needed, opened[needed]) for needed in sorted(opened)}
         for (_, which), secret in secrets.items():
@@ -123,7 +126,10 @@ class Unmasking:
         return {needed: secret for needed, secret in secrets.items() if secret is not None}
 
     def _opened(self) -> dict[Secret, dict[int, int]]:
-        """Returns the shares of each needed secret, by holder; proves and omits wrong shares."""
+        """Returns the good shares of each needed secret, by holder.
+
+        Wrong shares are left out, and their senders proved Byzantine.
+        """
         opened: dict[Secret, dict[int, int]] = {(who, SEED): {} for who in self.senders}
         opened |= {(who, MASK_KEY): {} for who in self.dealings.keys() - self.senders}
         layers = self.members.layers(self.layers)
@@ -143,7 +149,10 @@ class Unmasking:
         self.blame.prove(WrongShare(answer, hashes))
 
     def _secret(self, who: int, which: int, shares: Mapping[int, int]) -> bytes | None:
-        """Returns a secret, reconstructed from its `shares` by holder; None if that fails."""
+        """Returns a secret, reconstructed from its `shares` by holder; None if that fails.
+
+        If enough shares do not yield the secret committed to, its dealer is proved Byzantine.
+        """
         threshold, places = self.members.graph.threshold, self.members.places
         if len(shares) < threshold:
             return None
@@ -180,7 +189,7 @@ class Unmasking:
 
 
 def handed(dealings: Mapping[int, Dealing], holder: int) -> ShareHashes:
-    """Returns the hashes of all shares that `holder` was sent, in the order of the dealers."""
+    """Returns each dealer and the hashes of its shares for `holder`, in the dealers' order."""
     return tuple(
         (dealer, dealing.by_holder[holder])
         for dealer, dealing in sorted(dealings.items())
@@ -189,7 +198,7 @@ def handed(dealings: Mapping[int, Dealing], holder: int) -> ShareHashes:
 
 
 def _any(shares: Mapping[int, int], threshold: int) -> bytes | None:
-    """Returns the secret that the first `threshold` shares yield; None if no secret fits."""
+    """Returns the result of `reconstruct`; None if it fails."""
     try:
         return reconstruct(shares, threshold)
     except ValueError:

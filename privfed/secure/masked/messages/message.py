@@ -51,7 +51,10 @@ M = TypeVar("M", bound=Framed)
 
 
 class Forms(Generic[M]):
-    """Encodes and decodes a protocol's `kinds` of messages, whose bytes begin with `letters`."""
+    """Encodes and decodes a protocol's `kinds` of messages.
+
+    Their bytes begin with `letters` and the protocol's version.
+    """
 
     def __init__(self, letters: bytes, kinds: tuple[type[M], ...]) -> None:
         self._format = letters + b"%d" % PROTOCOL
