@@ -30,7 +30,7 @@ def assembled(raw: Raw, solved: Resolved = UNSOLVED) -> Config:
 
     Args:
       raw: the keys of each section, as written in a run file.
-      solved: values such as the noise multiplier that an earlier plan solved for; none by default.
+      solved: values that a plan solved for, such as the noise multiplier; none by default.
 
     Raises:
       Refused: if keys are unknown, missing or invalid; one message lists up to ten of them. An
@@ -124,7 +124,7 @@ def _chosen(name: str, section: Mapping[str, Any]) -> dict[str, tuple[str, type[
 
 
 def _passed(name: str, section: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the keys of `section` whose value is a class, each with its kind of part."""
+    """Returns key -> kind of part, for the keys of `section` whose value is a class."""
     naming = SECTIONS[name].parts
     return {key: kind for key, (kind, _) in naming.items() if isinstance(section.get(key), type)}
 
@@ -140,7 +140,7 @@ def default_keys(name: str) -> set[str]:
 
 
 def keys_meant(written: str, section: str = "") -> list[str]:
-    """Returns the keys, as "section.key", for which privfed or another library uses a name.
+    """Returns the keys, as "section.key", that have this name, or have it in another library.
 
     Args:
       written: the name, which is not a key at the place where the user wrote it.
@@ -170,8 +170,8 @@ def _without_open(raw: Raw) -> tuple[Raw, tuple[str, ...]]:
     """Returns `raw` without the keys that are "auto", and the names of these keys.
 
     Only client.lr and privacy.clip may be "auto". If one is left out, it is "auto" for models that
-    are not linear, unless the named part has a default of its own for it, or clients are at sites
-    on their own machines.
+    are not linear, unless the named parts give it another default than the default parts do, or
+    clients are at sites on their own machines.
     """
     others = {name: dict(section) for name, section in raw.items()}
     linear = isinstance(_chosen("model", raw.get("model", {}))["model"][1], LinearModel)
@@ -224,7 +224,7 @@ def _built(raw: Raw, name: str, kind: str) -> Any:
 
 
 def _default(name: str, section: Mapping[str, Any], key: str) -> Any:
-    """Returns the default of `key` in `section`, given its named parts; None if unknown."""
+    """Returns the default of `key` in `section`, given its named parts; None if they lack it."""
     models = _models(name, section)
     fields = [model.model_fields[key] for model in models if key in model.model_fields]
     return fields[0].default if fields else None
@@ -253,7 +253,7 @@ def _owner(name: str, key: str) -> str:
 
 
 def _undeclared_clients(raw: Raw, source: Any, name: str) -> Iterator[Mistake]:
-    """Yields a mistake if data.clients is missing, and the source, called `name`, has clients."""
+    """Yields a mistake if data.clients is missing and the source `name` has real clients."""
     if source is not None and source.holds_real_clients and "clients" not in raw.get("data", {}):
         text = (
             f"data.clients is missing; declare the approximate number of clients of {name} as a "

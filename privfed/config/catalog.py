@@ -98,10 +98,11 @@ def catalog() -> dict[str, dict[str, str]]:
 
 
 def _described(kind: str, name: str) -> str:
-    """Returns the first sentence about a part; for objectives, also the lengths of messages in d.
+    """Returns the first sentence about a part; for objectives, also the lengths of messages.
 
-    The lengths are left out for an objective that has a key without a default. Built-in parts other
-    than objectives are not imported, since importing may be slow.
+    Lengths are in units of d, the number of parameters. They are left out for an objective that has
+    a key without a default. Built-in parts other than objectives are not imported, since importing
+    may be slow.
     """
     target = BUILT_IN[kind].get(name)
     if target and kind != "objective":
@@ -254,7 +255,7 @@ def written_part(kind: str, name: str, like: str = "") -> tuple[str, str]:
 
 
 def _usual(kind: str) -> str:
-    """Returns the built-in part that a new part extends: the default, or the first not "none"."""
+    """Returns the built-in part to extend: the default, or the first other if that is "none"."""
     named = [section.parts.values() for section in SECTIONS.values()]
     defaults = {of: default for parts in named for of, default in parts}
     usual = defaults.get(kind, "")
@@ -264,8 +265,8 @@ def _usual(kind: str) -> str:
 def example_keys(part: type[BaseModel]) -> dict[str, Any]:
     """Returns key -> an example value, for keys of `part` that have one.
 
-    The value is the first of the field's `examples`; or else the key's value in a rule's
-    `follows_clip` (default values in units of the clipping norm), unless that is zero or None.
+    The value is the first of the key's `examples`; without any, its value in `follows_clip` of a
+    rule (default values in units of the clipping norm), unless that is zero or None.
     """
     follows = getattr(part, "follows_clip", {}).items()
     examples = {key: of.examples[0] for key, of in part.model_fields.items() if of.examples}

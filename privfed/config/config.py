@@ -73,8 +73,8 @@ class Config:
       names: the name of each part, by kind.
       given: the classes of parts that were passed as classes instead of names, by kind.
       noise_multiplier: the result of calibration; None before calibration.
-      admitted: the smallest cohort with which a secure sum begins in a training round, if it was
-        solved for, or 0; a resume does not change it.
+      admitted: the smallest cohort with which a secure sum begins in a training round, or 0 if it
+        was not solved for; a resume does not change it.
       evaluation_admitted: the same as `admitted`, in a round in which clients evaluate.
       open: keys that are "auto": their values are chosen when the run starts.
       auto: a text: the keys that were "auto", and the examples from which values were chosen.
@@ -139,7 +139,7 @@ class Config:
         """Returns the objective, whose messages are compressed as [compression] states.
 
         Args:
-          shapes: the shape of each trainable parameter by name, if the model is known.
+          shapes: the shape of each trainable parameter by name, or None if the model is not known.
         """
         return compressed(self.objective, self.compression, self.run.seed, shapes)
 
@@ -154,7 +154,7 @@ class Config:
     def unbounded(self) -> bool:
         """Whether attackers' rows may exceed the norm bound of honest clients, by `attack.stage`.
 
-        With "auto", they may only if each client takes part in a secure sum itself.
+        With "auto", they may if clients (not sites) are the parties of secure sums, otherwise not.
         """
         stage, free = self.attackers.stage, self.secured and not self.by_sites
         return stage == "after_bound" or (stage == "auto" and free)
@@ -163,7 +163,7 @@ class Config:
     def by_sites(self) -> bool:
         """Whether the parties of sums are sites: each sums its clients' rows and adds noise.
 
-        False if the server sees single rows and adds the noise.
+        False if no site is declared, parties = "clients", or the server sees rows and adds noise.
         """
         asked = self.data.sites > 0 and self.secure.parties != "clients"
         return asked and (self.secured or self.mechanism.trust == "client")
@@ -196,7 +196,7 @@ class Config:
 
     @property
     def nothing_public(self) -> bool:
-        """Whether no example is public; then only clients can evaluate the model."""
+        """Whether there is no public test set, so that only clients can evaluate the model."""
         return self.data.holdout == "none"
 
     @property
@@ -221,12 +221,12 @@ class Config:
 
     @property
     def colluding(self) -> int | None:
-        """Number of colluders plus Byzantine clients if there is `joint_noise`; otherwise None."""
+        """Number of Byzantine clients plus `joint_noise.colluders`; None without `joint_noise`."""
         return self.byzantine + self.joint_noise.colluders if self.joint_noise else None
 
     @property
     def against(self) -> str:
-        """The party against which the budget holds; "" unless noise is distributed or joint."""
+        """The party against which the budget holds; "" without `joint_noise` and `shared_noise`."""
         if self.joint_noise:
             return "clients"
         if self.shared_noise is None:
@@ -235,7 +235,7 @@ class Config:
 
     @property
     def keeping(self) -> str:
-        """The setting that makes clients keep state, as "key = value"; empty if none does."""
+        """A setting that makes clients keep state between rounds, as "key = value"; or ""."""
         if self.objective.keeps:
             return f"client.objective = {self.names['objective']!r}"
         if self.compression.keeps:
@@ -254,7 +254,7 @@ class Config:
 
     @property
     def real_clients(self) -> bool:
-        """Whether clients are those of the source, with their own examples, and not simulated."""
+        """Whether clients are those of the source with their own examples, not simulated ones."""
         return bool(self.source.holds_real_clients and not self.partition.assigns)
 
     @property
@@ -320,7 +320,7 @@ def with_given(raw: Raw, given: Mapping[str, type[Any]]) -> Raw:
       given: classes of parts, by kind.
 
     Raises:
-      Refused: if a class is not the part that is named.
+      Refused: if a class is not the part that `raw` names, or the default if it names none.
     """
     out = {name: dict(section) for name, section in raw.items()}
     for name, section in SECTIONS.items():

@@ -168,7 +168,7 @@ def _holds(value: Any, step: str | int) -> bool:
 
 
 def _mistake(section: str, problems: Sequence[_Problem], model: type[BaseModel]) -> Mistake:
-    """Returns one mistake, made from those problems whose path into the value is longest."""
+    """Returns one mistake, made from those of the `problems` that have the longest `path`."""
     deepest = max(len(problem.path) for problem in problems)
     problems = [problem for problem in problems if len(problem.path) == deepest]
     first = problems[0]

@@ -80,7 +80,7 @@ def assign(raw: Raw, target: str, value: Any) -> None:
 
 
 def is_key(target: str) -> bool:
-    """Whether `target` begins with the name of a section, or of a table in one, and a dot.
+    """Whether `target`, up to its last dot, names a section, or a table in one.
 
     The key after the dot need not exist.
     """

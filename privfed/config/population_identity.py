@@ -62,9 +62,10 @@ def perhaps_same(config: Config, theirs: Population) -> bool:
 
 
 def normal(theirs: Population) -> dict[str, Any]:
-    """Returns only `name` and `unit` of a population, in the form in which ledgers are compared.
+    """Returns `name` and `unit` of a population, in the form in which ledgers are compared.
 
-    The spelling `module:Name` of a source is replaced by its name in the registry.
+    If `unit` begins with a source spelled `module:Name`, the source's name in the registry replaces
+    it; `name` is unchanged.
     """
     unit = str(theirs.get("unit"))
     for name, target in BUILT_IN["source"].items():

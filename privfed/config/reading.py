@@ -37,7 +37,7 @@ def as_written(path: Path | None, overrides: Iterable[str] = ()) -> Raw:
     """Returns the keys of a run file with overrides, by section and without defaults.
 
     Args:
-      path: the run file; None for no file.
+      path: the run file; None for overrides alone.
       overrides: assignments "section.key=value".
 
     Raises:
@@ -50,9 +50,10 @@ def as_written(path: Path | None, overrides: Iterable[str] = ()) -> Raw:
 
 
 def read_raw(path: Path) -> Raw:
-    """Returns the keys of a run file by section, as they are written, without "format".
+    """Returns the keys of a run file by section, as they are written.
 
-    Raises `Refused` if the file cannot be read or has an unknown section.
+    "format" and the values under "resolved" are left out. Raises `Refused` if the file cannot be
+    read, or has an unknown section or a key outside of sections.
     """
     return _parted(read_toml(path, "run"), str(path))[0]
 

@@ -229,7 +229,7 @@ class Audit(Part):
 
     @property
     def by_inputs(self) -> bool:
-        """Whether there are canaries that train on examples."""
+        """Whether there are canaries of the kind "input", which train on examples."""
         return self.canaries > 0 and self.kind == "input"
 
     @model_validator(mode="after")

@@ -54,7 +54,7 @@ If the result is a tuple or list, its first entry counts. `...` is any number of
 
 
 def contract_of(kind: str) -> type[Any]:
-    """Returns the contract class of `kind`: the declarations and hooks that its parts implement."""
+    """Returns the contract of `kind`: a class with the declarations and hooks of its parts."""
     module, _, attribute = CONTRACTS[kind].partition(":")
     contract: type[Any] = getattr(importlib.import_module(module), attribute)
     return contract
@@ -240,7 +240,6 @@ def _checked(hook: Callable[..., Any], kind: str, promised: Any) -> Callable[...
 
 @functools.cache
 def _contracted(promised: Any) -> tuple[Any, inspect.Signature]:
-    """Returns the return annotation and the signature of `promised`."""
     stated = {"return": promised.__annotations__.get("return", Any)}  # others may be unresolvable
     of, names = types.SimpleNamespace(__annotations__=stated), {"Tensor": torch.Tensor}
     hints = get_type_hints(of, promised.__globals__, names)
@@ -311,7 +310,6 @@ def _in_words(value: Any) -> str:
 
 
 def _kind(expected: Any) -> str:
-    """Returns a description of an annotated type."""
     of, parts = get_origin(expected) or expected, get_args(expected)
     if of in (Union, types.UnionType):
         return " or ".join(map(_kind, parts))

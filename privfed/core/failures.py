@@ -117,8 +117,9 @@ def report_error(error: BaseException, advice: str = "", **facts: Any) -> int:
 def error_message(error: BaseException, advice: str = "") -> str:
     """Returns the message for `error`, followed by `advice`.
 
-    If there is private text, it is appended if messages quote private data. Otherwise a hint at the
-    flag --show-values is appended, unless `reporting` set None: the flag then changes nothing.
+    If there is private text, it is appended if messages quote private data (`reporting`). Otherwise
+    a hint at the flag --show-values is appended, unless `reporting` set None: the flag then changes
+    nothing.
     """
     return _with_private_text(_with_advice(error, advice), error)
 
@@ -191,7 +192,7 @@ def _kind_and_place(
 
 
 def _uncaught_hook(quotes: bool) -> Callable[[Any], None]:
-    """Returns a hook that reports uncaught exceptions, with `_QUOTES` set to `quotes` meanwhile."""
+    """Returns a hook that reports threads' uncaught exceptions; for `quotes`, see `reporting`."""
 
     def report_uncaught(args: Any) -> None:
         if args.exc_type is KeyboardInterrupt:  # nothing could catch it here: raise it again soon

@@ -92,7 +92,7 @@ class Keys:
         return np.asarray(philox.random_raw(self.start % 4 + count), np.uint64)[self.start % 4 :]
 
     def beginning(self, place: int) -> Keys:
-        """Returns keys whose `bits` begin at the word with index `place` of these keys' `bits`."""
+        """Returns keys whose `bits` begin at index `place`, from 0, of these keys' `bits`."""
         return replace(self, start=self.start + place)
 
     def further(self, count: int) -> Words:
@@ -224,7 +224,8 @@ class Streams:
           clients: ids of clients, shape [n], for one stream per client.
 
         Raises:
-          ValueError: if the stream is not listed, or needs the run's key and there is none.
+          ValueError: if the stream is in none of `PRIVATE`, `SAVED_STREAMS` and `PUBLIC`, or needs
+            the run's key and there is none.
         """
         ids = None if clients is None else clients.astype(np.uint64)
         kind = stream.partition("/")[0]

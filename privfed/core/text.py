@@ -108,9 +108,9 @@ def _unseen(letter: str) -> bool:
 def nearest(written: str, known: Iterable[str]) -> str | None:
     """Returns the name in `known` closest to `written` by edit distance; None if all are too far.
 
-    Too far is a distance above a third of the longer name's length (at least 1), and a distance
-    not below the shorter name's length. Of equally close names, an identical one is preferred, then
-    the shortest, then the first in the alphabet.
+    Names are too far if their distance is above max(1, longer length // 3), or not below the
+    shorter length. Of equally close names, an identical one is preferred, then the shortest, then
+    the first in the alphabet.
     """
     similar = [name for name in known if _apart(written, name) <= _allowed(written, name)]
     slips = {name: distance(written, name) for name in similar}
@@ -164,7 +164,7 @@ def _slips(name: str, other: str) -> int:
 
 
 def dump(value: Mapping[str, Any], indent: int | None = None) -> str:
-    """Returns `value` as one object of strict JSON; see the module for infinities and NaN."""
+    """Returns `value` as one object of strict JSON: infinities as "inf" or "-inf", NaN as null."""
     text = json.dumps(_strict(value), indent=indent, allow_nan=False)
     return text.replace("\x7f", "\\u007f")  # the one control character that JSON does not escape
 

@@ -51,7 +51,11 @@ def _sources(theirs: set[Any]) -> Iterator[str]:
 
 
 def _lambdas(function: Any) -> Iterator[str]:
-    """Yields the syntax of each lambda in the first line of `function` with the same arguments."""
+    """Yields the syntax tree, as text, of each lambda that may be `function`.
+
+    These are the lambdas in the line in which `function` starts that have the same names of
+    arguments.
+    """
     code = function.__code__
     nodes = ast.walk(ast.parse("".join(inspect.findsource(function)[0])))
     lambdas = [node for node in nodes if isinstance(node, ast.Lambda)]

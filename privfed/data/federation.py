@@ -24,7 +24,8 @@ NO_LABEL = -1
 class Meaning:
     """The meaning of labels: names of classes or of label columns.
 
-    If labels are numbers to predict, a label y is y * scale + shift in the unit of the source.
+    If labels are numbers to predict, they are stored scaled: a label y stands for y * scale + shift
+    in the unit of the source.
     """
 
     names: tuple[str, ...] = ()
@@ -42,19 +43,23 @@ class Examples:
         `NO_LABEL` for none), or float32 values `[N, classes]`: 0/1 per label column, or numbers to
         predict.
       classes: Number of classes, or of label columns.
-      owners: The client `[N]` of each example, a number from 0, if the source states it.
+      owners: The client `[N]` of each example, a number from 0; None if the source does not state
+        it.
       clients: Names of the clients; empty if they have none.
       meaning: Meaning of the labels.
       counts: Counts that the loader observed, by name, such as of clipped values; for simulations
         only.
-      preprocessing: Preprocessing of raw columns by the source.
+      preprocessing: How the source computed x from raw columns; None if it states no such
+        computation.
       labelled: Whether labels are known; otherwise y has placeholders of the same shape and type.
-      typical: Expected number of examples per client, if the source generates its examples.
-      sites: The site `[N]` of each example, an index into `site_names`, if the source knows it.
+      typical: Expected number of examples per client, if the source generates its examples;
+        otherwise None.
+      sites: The site `[N]` of each example, an index into `site_names`; None if the source does not
+        state it.
       site_names: Names of the sites.
-      outside: Columns with the fraction of their numbers beyond the declared bounds, for a public
-        table only.
-      inputs: Inputs of the model by name, if the source declares them.
+      outside: The fraction of numbers beyond the declared bounds, by column, for a public table
+        only.
+      inputs: Inputs of the model by name, if the source declares them; otherwise empty.
     """
 
     x: Tensor | Mapped
@@ -86,7 +91,8 @@ class Examples:
     def synthetic(self, count: int) -> tuple[Tensor, Tensor]:
         """Returns random features and zero labels of `count` synthetic examples.
 
-        They have the shapes, types and inputs of these examples; the seed is fixed.
+        Shapes and types are those of these examples; features are values of the declared `inputs`,
+        if any. The seed is fixed.
         """
         generator, device = torch.Generator().manual_seed(0), self.y.device
         shape = (count, *self.x.shape[1:])
@@ -123,7 +129,7 @@ class Federation:
       typical: Estimate of a client's number of examples from public facts; None if unknown.
       relabelled: Pairs (round, labels `[classes]`), in order of rounds: from that round on,
         examples of class c have the label `labels[c]`.
-      root: Public examples that the server trains on.
+      root: Public examples that the server trains on; None if there are none.
       shared: Whether the test set belongs to clients that also train.
       stands_for: Number of clients of the complete population, if this is a subset that represents
         it; otherwise 0.
@@ -181,14 +187,14 @@ class Federation:
 
     @property
     def population_size(self) -> int:
-        """Number of clients of the complete population, also if the store has only a subset."""
+        """Number of distinct clients of the complete population, also if the store has a subset."""
         if self.stands_for or self.persons is None:
             return self.stands_for or self.clients
         return int(self.persons.max(initial=-1)) + 1
 
     @property
     def client_offsets(self) -> Indices:
-        """The `offsets` `[clients + 1]` of clients, if all sites of a client are taken together."""
+        """The `offsets` `[clients + 1]` of clients, each with the examples of all its sites."""
         if self.persons is None:
             return self.offsets
         first = np.flatnonzero(np.diff(self.persons, prepend=-1))
@@ -207,9 +213,10 @@ class Federation:
         return self.offsets[ids + 1] - self.offsets[ids]
 
     def class_counts(self, ids: Indices) -> Tensor | None:
-        """Returns the number of labels of each class `[c, classes]` for each of the clients `ids`.
+        """Returns the number of labels of each class `[c, classes]` for each of the `ids`.
 
-        None if labels are not classes.
+        `ids` are those of clients (or entries). Positions without a label are not counted. None if
+        labels are not classes.
         """
         y, classes = self.examples.y, self.examples.classes
         if y.dtype != torch.int64:
@@ -235,14 +242,15 @@ class Federation:
         return np.searchsorted(self.persons, self.persons)
 
     def population(self) -> Population:
-        """Returns the facts that samplers may use: clients' sizes, identities and sites."""
+        """Returns the sizes, identities and sites of clients (or entries), for samplers."""
         ids = np.arange(self.clients)
         return Population(self.sizes(ids), self.identify(ids), self.sites)
 
     def gather(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Returns examples at the indices `rows` `[...]`: x `[..., *features]` and y `[..., *]`.
 
-        An index that pads `rows` must also be a valid index; the caller masks its example.
+        If `rows` is padded, the padding must be valid indices, too; the caller masks their
+        examples.
         """
         x, y, flat = self.examples.x, self.examples.y, rows.reshape(-1)
         labels = y.index_select(0, flat).view(*rows.shape, *y.shape[1:])
@@ -268,7 +276,8 @@ class Federation:
         than `count` are moved if necessary.
 
         Raises:
-          Refused: if no test example would remain, or the test set is of clients that train.
+          Refused: if no example of the complete test set would remain, or the test set is of
+            clients that train.
         """
         if count == 0:
             return self
@@ -300,6 +309,6 @@ class Federation:
 
 
 def client_number(name: str) -> int:
-    """Returns a client's identity in [0, 2^63), which depends on its name alone."""
+    """Returns a client's identity, an integer in [0, 2^63): a hash of its name."""
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

@@ -33,10 +33,10 @@ distinct test examples that are also training examples."""
 
 
 def refuse_shared_rows(pool: Examples, test: Examples) -> None:
-    """Raises `Refused` if most distinct examples of `test` are also in `pool`.
+    """Raises `Refused` if more than half of the distinct examples of `test` are also in `pool`.
 
-    They are compared only if `pool` states owners and `test` does not, and refused only if nearly
-    all examples of `pool` are distinct.
+    Nothing is refused if `pool` states no owners or `test` does, or if fewer than 90 % of the
+    examples of `pool` are distinct.
     """
     if pool.owners is None or test.owners is not None or not len(test):
         return
@@ -73,7 +73,7 @@ def bounds_warning(test: Examples) -> str:
 
 
 def _distinct_rows(examples: Examples) -> set[int]:
-    """Returns the hash of each distinct example (features and label)."""
+    """Returns the set of hashes of all examples (features and label)."""
     distinct: set[int] = set()
     for start in range(0, len(examples), _BATCH_SIZE):
         index = torch.arange(start, min(start + _BATCH_SIZE, len(examples)))
@@ -89,8 +89,8 @@ def with_held_back(federation: Federation, fraction: float) -> tuple[Federation,
     """Returns two populations of the same clients: one for training, one for evaluation.
 
     Each client holds out `fraction` of its examples for evaluation, rounded and evenly spaced. The
-    choice depends only on the client's number of examples. A client with a single example may have
-    none to evaluate on. If `fraction` is 0, both populations have all examples.
+    choice depends only on the client's number of examples. A client with few examples may have none
+    to train or none to evaluate on. If `fraction` is 0, both populations have all examples.
     """
     if not fraction:
         return federation, federation
@@ -101,7 +101,7 @@ def with_held_back(federation: Federation, fraction: float) -> tuple[Federation,
 
 
 def _only(federation: Federation, chosen: np.ndarray) -> Federation:
-    """Returns the population with only the examples `chosen` `[N]`."""
+    """Returns the population with only the examples that the mask `chosen` `[N]` selects."""
     before = np.concatenate([[0], np.cumsum(chosen)]).astype(np.int64)
     offsets: Indices = before[federation.offsets]
     examples = federation.examples.take(np.flatnonzero(chosen))
@@ -134,10 +134,10 @@ def held_out(
 ) -> HoldoutSplit:
     """Splits `pool` into training examples and a test set.
 
-    The test set depends on `holdout`. "none": it is empty. "test": the `declared` test set, without
-    one a random fraction of the examples. "clients": the examples of a random fraction of the
-    clients, or the `declared` test set if the source does not name clients. "examples": a random
-    fraction of each client's examples.
+    The test set depends on `holdout`. "none": it is empty. "test": the `declared` test set; without
+    one, a random fraction of the examples, which then must not have owners. "clients": the examples
+    of a random fraction of the clients, or the `declared` test set if the source does not name
+    clients. "examples": a random fraction of each client's examples.
 
     If clients of the `declared` test set also train, as in a published split by example, it is used
     for "examples" (a simulation) and, if no client is `protected`, also for "test" and "clients".
@@ -188,7 +188,8 @@ def _refuse_overlap(overlap: list[str]) -> None:
 def _split_unowned(pool: Examples, fraction: float, clients: int, streams: Streams) -> HoldoutSplit:
     """Returns a split that holds out a random `fraction` of the examples, which have no owners.
 
-    Raises `Refused` if they have owners, or no example would be left to test or to train.
+    `clients` is their declared number, for the estimate `typical`. Raises `Refused` if the examples
+    have owners, or no example would be left to test or to train.
     """
     if pool.owners is not None:
         raise Refused(
@@ -248,7 +249,7 @@ def _uniform(name: str, root: int) -> float:
 
 
 def _of_clients(pool: Examples, chosen: np.ndarray) -> Examples:
-    """Returns the examples of the chosen clients `[clients]`, renumbered from 0."""
+    """Returns the examples of the clients in the mask `chosen` `[clients]`, renumbered from 0."""
     assert pool.owners is not None
     number = np.cumsum(chosen) - 1
     examples = pool.take(np.flatnonzero(chosen[pool.owners]))
@@ -272,7 +273,7 @@ def _split_each_client(pool: Examples, fraction: float, streams: Streams) -> Hol
 
 
 def _mean_size(test: Examples) -> float | None:
-    """Returns the mean number of examples per client in `test`; None if it states no clients."""
+    """Returns the mean number of examples per client in `test`; None if they have no owners."""
     if test.owners is None:
         return None
     return len(test) / max(len(np.unique(test.owners)), 1)

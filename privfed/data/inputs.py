@@ -27,7 +27,7 @@ _MEMORY = 2**22
 
 
 class Input(Part):
-    """One input: numbers with `bounds`, token ids below `tokens`, or a `mask` of 0 and 1."""
+    """One input: numbers with `bounds`, token ids below `tokens`, or a `mask`; only one of them."""
 
     shape: list[Annotated[int, Field(ge=1)]]
     """Shape of one example."""
@@ -64,7 +64,7 @@ class Input(Part):
 
     @property
     def integral(self) -> bool:
-        """Whether values are integers."""
+        """Whether values are integers: token ids, or a mask."""
         return not self.bounds
 
     def encoded(self, array: np.ndarray, called: str, refuse: bool) -> tuple[Tensor, int]:
@@ -78,7 +78,8 @@ class Input(Part):
             always refused.
 
         Returns:
-          Float32 numbers or int64 integers, and the number of values that were clipped or replaced.
+          Float32 numbers in [-1, 1], or int64 integers, and the number of values that were clipped
+          or replaced.
 
         Raises:
           Refused: for values that are not of the declared kind, or that `refuse` concerns.
@@ -97,7 +98,10 @@ class Input(Part):
         return torch.from_numpy(out.reshape(array.shape)), outside
 
     def _valid(self, piece: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns two boolean masks: of values as declared, and of values to clip or replace."""
+        """Returns two boolean masks: of values as declared, and of values to clip or replace.
+
+        A value in neither, such as NaN, is refused.
+        """
         finite = np.isfinite(piece)
         low, high = self.bounds or (0, (self.tokens or 2) - 1)
         usual = finite & (piece >= low) & (piece <= high)
@@ -132,7 +136,8 @@ class Input(Part):
     def synthetic(self, count: int, generator: torch.Generator) -> Tensor:
         """Returns random values `[count, *shape]` of this input, drawn without data.
 
-        Token ids include the largest one, and masks may end in zeros.
+        Numbers are standard normal. Token ids include the largest one. Masks are 1 up to a random
+        end along the last axis, then 0.
         """
         shape = (count, *self.shape)
         if self.bounds:
@@ -151,15 +156,15 @@ Inputs = Mapping[str, Input]
 
 
 def by_position(inputs: Inputs) -> bool:
-    """Whether the model receives its examples as one positional argument."""
+    """Whether x is one positional argument of the model: no input, or only "x", is declared."""
     return not inputs or [*inputs] == [X]
 
 
 def side_by_side(values: Mapping[str, Tensor], inputs: Inputs) -> Tensor:
-    """Returns inputs `[N, *shape]` concatenated to `[N, entries]`; a single input "x" unchanged.
+    """Returns inputs `[N, *shape]` flattened and concatenated to `[N, entries]`.
 
-    The order is that of the inputs' names; the type is int64 if all inputs are integers, otherwise
-    float32.
+    If no input, or only "x", is declared, the value of "x" is returned unchanged. Inputs are sorted
+    by name; the type is int64 if all inputs are integers, otherwise float32.
     """
     if by_position(inputs):
         return values[X]

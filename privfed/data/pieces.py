@@ -44,7 +44,7 @@ class Pieces:
         return Pieces(tuple(change(piece) for piece in self.pieces))
 
     def take(self, rows: Indices) -> np.ndarray:
-        """Returns a copy of the examples at `rows` `[n]`, in a type that torch can convert."""
+        """Returns a copy of the examples at `rows` `[n]`, in a type that torch supports."""
         first = self.pieces[0]
         taken = np.empty((len(rows), *first.shape[1:]), first.dtype)
         number = np.searchsorted(self._ends, rows, side="right")
@@ -58,7 +58,7 @@ class Pieces:
 
     @cached_property
     def _ends(self) -> Indices:
-        """The end of each piece, as an index into the whole array."""
+        """The index in the whole array at which each piece ends (exclusive)."""
         return np.cumsum([len(piece) for piece in self.pieces])
 
 
@@ -68,7 +68,7 @@ class Mapped:
 
     `store` `[M, *features]` has any real type and is in CPU memory or memory-mapped files; `rows`
     `[N]` are indices into it. Bounds are public constants. NaN in the store is replaced by
-    `missing` (in the store's own units).
+    `missing` (in the store's own units), unless that is None.
     """
 
     store: Tensor | Pieces
@@ -104,9 +104,10 @@ class Mapped:
         return self.store[rows]
 
     def outside(self) -> tuple[float, tuple[float, float]]:
-        """Returns the fraction of these rows' stored numbers outside `bounds`, and a range.
+        """Returns the fraction of these rows' stored numbers outside `bounds`, and their range.
 
         The range (low, high) is the smallest one that contains all these numbers and the bounds.
+        NaN is not outside.
         """
         low, high = self.bounds
         beyond, count, least, most = 0, 0, low, high

@@ -96,7 +96,7 @@ def populate(
 def _refuse_undeclared_partition(
     source: Source, partition: Partition, owners: Indices, true_owners: Indices | None
 ) -> None:
-    """Raises `Refused` if a partition reassigns real clients' examples, but declares otherwise."""
+    """Raises `Refused` if a partition with `assigns` = False reassigns real clients' examples."""
     if source.holds_real_clients and not partition.assigns and (owners != true_owners).any():
         raise Refused(
             "data.partition declares assigns = False, but assigns examples to other clients; "
@@ -105,7 +105,11 @@ def _refuse_undeclared_partition(
 
 
 def _present(split: HoldoutSplit, owners: Indices, built: int) -> int:
-    """Returns the number of clients in the population, including clients without examples."""
+    """Returns the number of clients in the population, including clients without examples.
+
+    It is the number of clients that the training examples name. Without names, it is `built`, or
+    more if `owners` has a higher number.
+    """
     return len(split.pool.clients) or max(built, int(owners.max(initial=-1)) + 1)
 
 
@@ -144,10 +148,11 @@ def _store(
 def _of_an_entry(
     typical: float | None, pool: Examples, split: HoldoutSplit, sites: Sites
 ) -> float | None:
-    """Returns the estimated size of an entry: `typical` divided by a client's number of sites.
+    """Returns the estimated number of examples of an entry: `typical` / `sites.per_client`.
 
-    If the source states sites, it is the mean size of the test set's entries; it remains `typical`
-    if the test set states no owners or sites, or its clients also train.
+    If the source states sites and a client may be at several, it is the mean number in the test
+    set's entries. It is `typical` if the test set has no owners or sites, or its clients also
+    train. None if `typical` is None.
     """
     if typical is None or sites.per_client == 1:
         return typical

@@ -17,11 +17,11 @@ from privfed.data.pieces import Mapped
 
 
 class Numbers(Part):
-    """`count` adjacent columns of numbers, declared by one name or pattern.
+    """`count` adjacent columns of numbers, which the name or pattern `column` declares.
 
     Numbers beyond `bounds` are clipped or refused: see `Preprocessing`. `missing` replaces an empty
-    cell; if it is None, empty cells are refused.
-    `days` marks dates, in days since 1970-01-01 (UTC).
+    cell; if it is None, empty cells are refused. `days` marks dates, in days since 1970-01-01
+    (UTC).
     """
 
     column: str
@@ -56,9 +56,9 @@ class Outside(NamedTuple):
 
 
 class Preprocessing(Part):
-    """The computation of features from raw columns: numbers first, then categories, in order.
+    """The computation of features from raw columns: first `numbers`, then `categories`.
 
-    Numbers are scaled from their bounds `onto` a range. `shape` is that of one example, as the
+    Numbers are scaled from their bounds to the range `onto`. `shape` is that of one example, as the
     model takes it. If the source `clips`, numbers beyond their bounds are clipped and undeclared
     words count as no category; otherwise their row is refused.
     """

@@ -62,6 +62,9 @@ class Entries:
 def refuse_undeclared(pool: Examples, assigns: bool, sites: Sites) -> None:
     """Raises `Refused` if the source states sites, but the configuration contradicts them.
 
+    That is, if more sites occur than `sites` declares, `sites` has a rule for simulated sites, or
+    the partition changes owners.
+
     Args:
       pool: all examples of the source.
       assigns: whether the partition assigns examples to clients other than their owners.
@@ -95,8 +98,8 @@ def known_entries(
 ) -> Entries:
     """Returns the entries of `train`, the training examples in `pool`, at the source's sites.
 
-    A client whose rows at a site are all held out still has an entry for the site. A client without
-    any row has an entry at site 0.
+    A client that trains has an entry for each of its sites, even if all its examples there are held
+    out, and one at site 0 if it has no example at all.
 
     Args:
       pool: all examples of the source.
@@ -106,8 +109,8 @@ def known_entries(
       sites: the declared sites.
 
     Raises:
-      Refused: if rows are assigned to other clients than the source states, or a client is at more
-        sites than declared.
+      Refused: if examples have no owners or sites, or are assigned to other clients than the source
+        states, or a client is at more sites than declared.
     """
     if pool.owners is None or pool.sites is None or train.sites is None:
         raise _assigned()
@@ -180,7 +183,11 @@ def synthetic_entries(
 def _homes(
     examples: Examples, owners: Indices, words: Words, sites: Sites, streams: Streams
 ) -> Indices:
-    """Returns each client's first site `[clients]`, chosen by its random integer in `words`."""
+    """Returns each client's first site `[clients]`, chosen by its random integer in `words`.
+
+    `sites` determines the rule. For "label", the distribution of a label over sites is drawn from
+    `streams`.
+    """
     if sites.partition == "even":
         turn = np.empty(len(words), dtype=np.int64)
         turn[np.argsort(words, kind="stable")] = np.arange(len(words))
@@ -232,7 +239,7 @@ def _assigned_by_chance(
 
 
 def earlier_sums(amounts: Indices, owners: Indices) -> Indices:
-    """Returns for each example `[N]` the sum of `amounts` over its owner's earlier examples.
+    """Returns for each example `[N]` the sum of `amounts` over its owner's preceding examples.
 
     Args:
       amounts: one number for each example, shape [N].
@@ -257,7 +264,7 @@ def entry_identities(
     Args:
       entries: the entries of the store.
       clients: names of the clients.
-      site_names: names of the sites; empty for numbers.
+      site_names: names of the sites; empty if they have only numbers.
       sites: the declared sites.
     """
     if not clients:

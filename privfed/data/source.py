@@ -59,15 +59,18 @@ class Source(Protocol):
 
 @runtime_checkable
 class LabelFree(Protocol):
-    """A source that can also load examples without labels, for which a model predicts."""
+    """A source that can also load examples without labels, for prediction."""
 
     def load_inputs(self) -> Examples:
-        """Returns all examples in the order of the file, with or without labels (`labelled`)."""
+        """Returns all examples in the order of the file.
+
+        Their labels may be missing: then `Examples.labelled` is False, and `y` has placeholders.
+        """
 
 
 @runtime_checkable
 class NamesSites(Protocol):
-    """A source that may state the site of each example."""
+    """A source that states the site of each example, if `site` is not empty."""
 
     site: str
     """The column of sites; empty if there is none."""
@@ -83,7 +86,10 @@ class DeclaresExamples(Protocol):
 
 @runtime_checkable
 class CountsEarlier(Protocol):
-    """A source of statistics whose ε includes `earlier` runs, which its own ledger leaves out."""
+    """A source of statistics that declares `earlier` runs on the same clients.
+
+    The total ε includes these runs, which the ledger of the statistics does not contain.
+    """
 
     earlier: list[str]
     """The directories of earlier runs on the same clients."""

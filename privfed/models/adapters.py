@@ -36,7 +36,7 @@ _NO_WEIGHTS: tuple[str, ...] = ()
 
 
 def adaptable(layer: nn.Module) -> dict[str, int]:
-    """Returns the number of blocks g of each weight of `layer` that can be adapted, by its name."""
+    """Returns name -> number of row blocks g, for the weights of `layer` that can be adapted."""
     if isinstance(layer, nn.MultiheadAttention):
         packed = {"in_proj_weight": 3}
         apart = {"q_proj_weight": 1, "k_proj_weight": 1, "v_proj_weight": 1}
@@ -47,7 +47,7 @@ def adaptable(layer: nn.Module) -> dict[str, int]:
 
 
 def adapted_weights(layer: nn.Module) -> tuple[str, ...]:
-    """Returns the names of the weights of `layer` that are adapted."""
+    """Returns the names of the weights of `layer` that have adapters."""
     return getattr(type(layer), "_lora_weights", _NO_WEIGHTS)
 
 
@@ -56,10 +56,10 @@ def adapt(layer: nn.Module, weight: str, a: Tensor, b: Tensor, scale: float) -> 
 
     Args:
       layer: the layer, changed in place.
-      weight: name of the weight.
-      a: the factor A, shape [g, r, k].
+      weight: name of the weight W `[n, k]`, which has g blocks of rows.
+      a: the factor A of rank r, shape [g, r, k].
       b: the factor B, shape [g, n / g, r].
-      scale: the factor s.
+      scale: the factor s of B A.
     """
     names = factors(weight)
     layer.register_parameter(names.a, nn.Parameter(a))
@@ -89,7 +89,7 @@ def unadapt(layer: nn.Module) -> None:
 
 
 def change(a: Tensor, b: Tensor, scale: Tensor) -> Tensor:
-    """Returns the change s B A `[n, k]` of a weight."""
+    """Returns the change s B A `[n, k]` of a weight; `a` is `[g, r, k]`, `b` `[g, n / g, r]`."""
     return scale * (b @ a).flatten(0, 1)
 
 
@@ -107,7 +107,7 @@ def _adapting(kind: type[nn.Module], weights: tuple[str, ...]) -> type[nn.Module
 
 
 def _whole(weight: str) -> property:
-    """Returns a property that computes the weight including its change s B A."""
+    """Returns a property that computes the layer's `weight` including its change s B A."""
 
     def read(layer: nn.Module) -> Tensor:
         base = _parameter(layer, weight)
@@ -136,7 +136,7 @@ def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 def _convolution(layer: nn.Conv2d, x: Tensor) -> Tensor:
-    """Returns the convolution of x by W + s B A: A gives r channels per group for B to mix."""
+    """Returns the convolution of x by W + s B A: B combines the r channels per group given by A."""
     base, (a, b, scale) = _parameter(layer, "weight"), _factors(layer, "weight")
     inner = layer._conv_forward(x, a.reshape(-1, *base.shape[1:]), None)
     change = functional.conv2d(inner, b.reshape(len(base), -1, 1, 1), groups=layer.groups)
@@ -214,9 +214,9 @@ def refuse_unused(gradients: Mapping[str, Tensor]) -> None:
 
 
 def _places(module: nn.Module, targets: Collection[str]) -> list[Place]:
-    """Returns the weights that `targets` name.
+    """Returns the adaptable weights of the modules that `targets` name.
 
-    Raises `Refused` if there are no targets, or a target names no weight.
+    Raises `Refused` if there are no targets, or a target names no such module.
     """
     places = list(_all_places(module))
     if not targets:
@@ -266,7 +266,7 @@ def _refuse_factors(module: nn.Module) -> None:
 
 
 def _refuse_shared(module: nn.Module, places: Iterable[Place]) -> None:
-    """Raises `Refused` if one of the weights is tied to a weight of another layer."""
+    """Raises `Refused` if one of the weights is tied to another parameter."""
     parts = list(module.modules())
     holders = Counter(id(p) for part in parts for p in part._parameters.values() if p is not None)
     for name, layer, weight, _ in places:
@@ -286,7 +286,7 @@ def _refuse_rank(name: str, rank: int, rows: int, columns: int) -> None:
 
 
 def _drawn(shape: torch.Size, blocks: int, rank: int, keys: Keys) -> tuple[Tensor, Tensor]:
-    """Returns a random A `[g, r, k]`, and a zero B `[g, n / g, r]`."""
+    """Returns a random A `[g, r, k]` of variance 1 / k, and a zero B `[g, n / g, r]`."""
     columns = math.prod(shape[1:])
     normal = keys.normal(blocks * rank * columns).reshape(blocks, rank, columns)
     a = torch.from_numpy(normal / math.sqrt(columns)).float()

@@ -58,8 +58,8 @@ def build_network(
       loss: the loss of the run.
       keys: random stream of the initial parameters.
       device: device of the network.
-      constants: constants of a resumed run; `start.init` is then not read, and the checkpoint has
-        the parameters.
+      constants: constants of a resumed run, whose parameters its checkpoint has, so that
+        `start.init` is not read; None for a new run.
       averages: whether clients may average the running statistics of batch normalisations, as in
         runs without privacy; otherwise such models are refused.
 
@@ -67,7 +67,8 @@ def build_network(
       The network.
 
     Raises:
-      Refused: if the model cannot be built, does not suit the examples, or must not be trained.
+      Refused: if the model cannot be built, does not suit the examples, has no trainable parameter,
+        or fails a check of its start or of `try_module`.
       Broken: if `constants` belong to another model.
     """
     seed = keys.integer()
@@ -160,7 +161,7 @@ def count_outputs(model: Model, examples: Examples, output: Key) -> int | None:
 
 
 def _output_shape(x: Tensor, examples: Examples, loss: Loss) -> tuple[int, ...]:
-    """Returns the shape that the outputs of a model for x must have."""
+    """Returns the shape `[B, *positions, width]` that the outputs of a model for x must have."""
     positions = tuple(examples.y.shape[1:]) if examples.y.dtype == torch.int64 else ()
     return (len(x), *positions, loss.width(examples))
 
@@ -197,7 +198,7 @@ def _refuse_parameters(module: nn.Module) -> None:
 
 
 def _refuse_hidden_start(model: Model, module: nn.Module) -> None:
-    """Raises `Refused` if a function returns weights that an earlier run trained.
+    """Raises `Refused` if a user's function returns a module with weights of an earlier run.
 
     The ledger would not record these weights, and the earlier run would not be counted.
     """
@@ -211,7 +212,7 @@ def _refuse_hidden_start(model: Model, module: nn.Module) -> None:
 
 
 def _freeze(module: nn.Module, patterns: Sequence[str]) -> None:
-    """Freezes the parameters that `patterns` name, directly or by their module."""
+    """Freezes the parameters that `patterns` name (`_named_so`)."""
     for pattern in patterns:
         for parameter in _named_so(module, pattern, "model.frozen").values():
             parameter.requires_grad_(False)
@@ -220,7 +221,8 @@ def _freeze(module: nn.Module, patterns: Sequence[str]) -> None:
 def _named_so(module: nn.Module, pattern: str, key: str) -> dict[str, nn.Parameter]:
     """Returns the parameters that `pattern` names, directly or by their module.
 
-    Raises `Refused` if it matches neither a parameter nor a module.
+    `key` has the pattern in the run file, for messages. Raises `Refused` if it matches neither a
+    parameter nor a module.
     """
     parameters = module.named_parameters(remove_duplicate=False)  # with all names of tied ones
     matching = {name: p for name, p in parameters if is_named(name, pattern)}
@@ -291,7 +293,7 @@ def _averaged_statistics(module: nn.Module, start: Start, averages: bool) -> Sha
 
 
 def _reset_statistics(module: nn.Module, averaged: Shapes) -> None:
-    """Resets the averaged statistics, so that the fingerprint does not depend on `model.init`."""
+    """Resets averaged statistics to 0 and 1: the fingerprint must not depend on `model.init`."""
     for name, part in _batch_norms(module):
         if f"{name}.running_mean".lstrip(".") in averaged.names:
             part.reset_running_stats()

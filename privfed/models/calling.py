@@ -49,7 +49,7 @@ def channels_last(x: Tensor) -> Tensor:
 def failed_layer(error: BaseException, module: nn.Module) -> str:
     """Returns name and type of the innermost layer of `module` whose call raised `error`.
 
-    "" if no named layer was being called.
+    "" if no submodule was being called.
     """
     names = {id(part): name for name, part in module.named_modules() if name}
     called = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]
@@ -81,12 +81,12 @@ def errors_as_refusals(x: Tensor, module: nn.Module) -> Iterator[None]:
 
 
 def refuse_part(name: str, why: str) -> NoReturn:
-    """Raises `Refused` for the submodule or parameter `name` ("": the model), because of `why`."""
+    """Raises `Refused` for the submodule or parameter `name` ("": the model), with reason `why`."""
     raise Refused(f"model.name: {repr(name) if name else 'the model'} {why}")
 
 
 def refuse_model(why: str) -> NoReturn:
-    """Raises `Refused` for the complete model, because of `why`."""
+    """Raises `Refused` for the complete model, with the reason `why`."""
     refuse_part("", why)
 
 
@@ -124,7 +124,8 @@ def name_inputs(module: nn.Module, inputs: Inputs) -> None:
 def with_user_calls(module: nn.Module) -> nn.Module:
     """Removes the hook of `name_inputs` from `module`, and returns `module`.
 
-    From a model of the library transformers, the hook of `select_output` is removed as well.
+    If `module` is a model of the library transformers, the hook of `select_output` is removed as
+    well.
     """
     ours = (
         (_PassByName, _TakeOutput) if of_transformers(module, "PreTrainedModel") else (_PassByName,)
@@ -140,8 +141,8 @@ def select_output(module: nn.Module, key: Key) -> None:
     """Adds a hook to `module`, which then returns only the tensor under `key` of its result.
 
     `key` is a key of a mapping, an index of a tuple, or the name of an attribute; "" is the result
-    itself. Models of transformers return their "logits" by default; their cache of earlier tokens
-    is disabled.
+    itself, or "logits" for models of transformers. These no longer cache results for earlier
+    tokens.
     """
     if of_transformers(module, "PreTrainedModel"):
         config: Any = module.config
@@ -181,7 +182,7 @@ def described(returned: Any) -> str:
 
 
 def _advice(returned: Any) -> str:
-    """Returns advice on the key of the outputs; "" if `returned` contains no tensors."""
+    """Returns advice to set model.output; "" if `returned` contains no tensors."""
     tensors = _tensors_in(returned)
     likely = next((key for key in tensors if key in ("logits", "outputs", "output")), None)
     key = next(iter(tensors), None) if likely is None else likely

@@ -36,8 +36,8 @@ class Form(Part):
       classified: Whether labels are classes.
       classes: Number of classes; if labels are not classes, number of label columns.
       names: Names of the classes.
-      scale: Factor that converts labels to their own units.
-      shift: Offset that converts labels to their own units.
+      scale: Factor of y * scale + shift, a label in its own unit.
+      shift: Offset in this conversion.
       preprocessing: Preprocessing of raw columns; None if the model takes the source's values.
       inputs: Inputs of the model by name, if the source declares them.
     """
@@ -76,7 +76,7 @@ class Form(Part):
         return Meaning(self.names, self.scale, self.shift)
 
     def empty(self) -> Examples:
-        """Returns an empty set of examples of this form."""
+        """Returns N = 0 examples of this form."""
         x = torch.zeros(0, *self.features, dtype=torch.int64 if self.tokens else torch.float32)
         y = torch.zeros(0, *self.labels, dtype=torch.int64 if self.classified else torch.float32)
         return Examples(

@@ -25,8 +25,8 @@ class FullNetwork(Network):
 
     Trained batch normalisations (`norms`, by name) use batch statistics, whether they are local, as
     in FedBN (Li, Jiang, Zhang, Kamp & Dou 2021), or averaged. For a single example they use their
-    running `statistics`. Running statistics are entries of the vector without a gradient; each call
-    with a batch updates them in place.
+    running `statistics`. Running statistics are entries of the vector that have no gradient; each
+    forward pass on a batch updates them in place.
     """
 
     norms: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ def full_network(network: Network) -> Network:
 
 
 def local_start(network: Network) -> Tensor:
-    """Returns the public initial values `[p]` of a new client's local part of `network`."""
+    """Returns the public initial values `[p]` of a new client's local part; p may be 0."""
     if not network.local.names:
         return network.initial_params[:0]
     return network.local.flatten(network.constants).to(network.initial_params)

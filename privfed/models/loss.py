@@ -28,9 +28,8 @@ _LEAST_CLIP = 0.01
 class Loss(Part):
     """A task: the loss that clients minimise, the measures of a model, and its predictions.
 
-    By default, losses of stacked models are computed as those of one long batch; the constant
-    outputs with the least loss are taken as those with the best measure; and a client's measure is
-    the first of `measures`.
+    By default, losses of stacked models are computed as those of one long batch; `baseline_outputs`
+    returns those of `minimiser`; and a client's measure is the first of `measures`.
     """
 
     lower_is_better: ClassVar[bool] = False
@@ -47,9 +46,9 @@ class Loss(Part):
         """Returns default values for `task` of keys left out of a run file: "section.key" -> value.
 
         The only default here is a clipping norm proportional to the cohort, from 0.01 to that of
-        the default run. The noise on the average update has standard deviation z * clip / cohort.
-        It is then about the same for cohorts of 4 to 150 clients, and lower for larger ones.
-        `experiments/first_run` compares other norms.
+        the default run. The noise on the average update has standard deviation z * clip / cohort, z
+        the noise multiplier. It is then about the same for cohorts of 4 to 150 clients, and lower
+        for larger ones. `experiments/first_run` compares other norms.
         """
         clip = _CLIP * min(task.cohort / _COHORT, 1.0)
         return {"privacy.clip": max(float(f"{clip:.2g}"), _LEAST_CLIP)}
@@ -139,7 +138,7 @@ def class_probabilities(probabilities: Tensor, meaning: Meaning) -> dict[str, Te
 
 
 def log_odds(shares: Tensor) -> Tensor:
-    """Returns the log-odds of the probabilities `shares`, with finite values for 0 and 1."""
+    """Returns the log-odds of the probabilities `shares`, clamped so that the result is finite."""
     return torch.logit(shares, eps=TINY_SHARE)
 
 

@@ -75,10 +75,7 @@ class Network:
 
     @property
     def linear(self) -> bool:
-        """Whether all layers are linear or elementwise, and gradients are in full precision.
-
-        `stacked_forward` then computes stacked models.
-        """
+        """Whether `stacked_forward` supports all layers, and gradients are in full precision."""
         return self._layers is not None and not self.mixed
 
     @property
@@ -112,7 +109,7 @@ class Network:
         return digest.hexdigest()
 
     def same_code(self, fingerprint: Sequence[float]) -> bool:
-        """Whether `fingerprint`, that of another module, equals this module's, up to rounding."""
+        """Whether `fingerprint`, that of another module, equals this module's up to 1 % + 1e-4."""
         computed, stated = torch.tensor([*self.fingerprint]), torch.tensor([*fingerprint])
         return computed.shape == stated.shape and torch.allclose(
             computed, stated, rtol=1e-2, atol=1e-4
@@ -150,12 +147,12 @@ class Network:
 
     @cached_property
     def sequence(self) -> Layers | None:
-        """The layers of a module that is a sequence of plain layers; otherwise None."""
+        """The layers of the module for `sequence_forward`; None if it does not support one."""
         return sequence_of(self.module, frozenset(self.shapes.names))
 
     @cached_property
     def _layers(self) -> Layers | None:
-        """The layers of a module that can be stacked without `vmap`; otherwise None."""
+        """The layers of the module for `stacked_forward`; None if it does not support one."""
         return stackable_layers(self.module, frozenset(self.shapes.names))
 
     def losses(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -232,7 +229,7 @@ class Network:
           x: examples of each model, shape [c, B, *features].
           shares: weights of the examples, shape [c, B].
           features: whether `losses` reads representations.
-          stacked: whether models are stacked; otherwise there is one.
+          stacked: whether models are computed together; otherwise c must be 1.
         """
         leaves = self.leaves(rows)
         with torch.enable_grad():
@@ -245,7 +242,8 @@ class Network:
     def features(self, rows: Tensor, x: Tensor, stacked: bool = True) -> Tensor:
         """Returns the representations `[c, B, h]` of x under c models `[c, d]`.
 
-        A representation is the flattened input of the last layer that itself has parameters.
+        A representation is the flattened input of the last layer that itself has parameters. Unless
+        `stacked`, c must be 1.
         """
         inputs = self._with_features(self.shapes.views(rows), x, stacked, True)[1]
         if inputs is None:
@@ -281,7 +279,7 @@ class Network:
         return outputs, taken[-1].flatten(1)
 
     def leaves(self, flat: Tensor) -> Leaves:
-        """Returns the parameters in `flat` `[..., d]` as separate leaves, which share its memory.
+        """Returns the parameters in `flat` `[..., d]` as autograd leaves, which share its memory.
 
         A gradient with respect to the flat vector would be slower: autograd would add up one vector
         `[d]`, mostly zeros, per parameter.

@@ -19,7 +19,7 @@ from privfed.core.parts import Part
 class Lstm(Part):
     """Embedding, LSTM layers and a linear layer, which predict the next character per position.
 
-    x `[B, T]` are int64 tokens below the number of classes; outputs are `[B, T, classes]`. Defaults
+    x `[B, T]` are int64 tokens, which are also the classes; outputs are `[B, T, classes]`. Defaults
     are the Shakespeare model of Reddi et al. 2021 (appendix C): embedding 8, two layers of 256.
     """
 

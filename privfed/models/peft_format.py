@@ -52,7 +52,7 @@ def is_conv1d(layer: nn.Module) -> bool:
 
 
 def is_adapter_folder(init: str) -> bool:
-    """Whether `init` is a folder of adapters in peft's format."""
+    """Whether `init` is a folder with the configuration file of adapters in peft's format."""
     return bool(init) and (Path(init) / CONFIGURATION).is_file()
 
 
@@ -111,7 +111,7 @@ def peft_tensors(
 
 
 def _refuse_tied(module: nn.Module, names: Collection[str]) -> None:
-    """Raises `Refused` for a trained parameter that is in no submodule, or is tied."""
+    """Raises `Refused` for a trained parameter that is tied, or of `module` itself."""
     shared = Counter(id(p) for _, p in module.named_parameters(remove_duplicate=False))
     for name in names:
         if "." not in name or shared[id(module.get_parameter(name))] > 1:

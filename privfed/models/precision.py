@@ -63,7 +63,7 @@ def unsound(network: Network, examples: Examples, batch_size: int) -> str:
 def as_asked_for(network: Network, examples: Examples) -> str:
     """Returns a text that states mixed precision of `network`; empty for full precision.
 
-    It also states whether mixed precision has no effect, since batches have too few rows.
+    It also states if mixed precision has no effect, because batches are too small.
     """
     if not network.mixed:
         return ""

@@ -51,7 +51,7 @@ def mark(module: nn.Module, trained: Iterable[str], origins: Origins) -> None:
 
 
 def origins_of(module: nn.Module) -> tuple[Origins, ...]:
-    """Returns the distinct known origins of the weights of `module`; () if none is known."""
+    """Returns the distinct known origins, runs of privfed, of the weights of `module`."""
     marked = [vars(part)[_MARK] for part in module.modules() if _MARK in vars(part)]
     digests = [_digest(tensor) for tensor in _tensors(module).values()]
     known = [_HANDED_OUT[digest] for digest in digests if digest in _HANDED_OUT]
@@ -153,8 +153,8 @@ def load_start(module: nn.Module, init: str, fresh: Iterable[str]) -> None:
 def _targets(module: nn.Module, stored: Collection[str], fresh: Iterable[str]) -> dict[str, Tensor]:
     """Returns the tensors of `module` that a file with tensors named `stored` must contain.
 
-    The file may contain a tied parameter under only one of its names, and may omit buffers that are
-    not in the module's `state_dict`.
+    The file need not contain the `fresh` tensors. It may contain a tied parameter under only one of
+    its names, and may omit buffers that are not in the module's `state_dict`.
     """
     tensors: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
     tensors |= dict(module.named_buffers())

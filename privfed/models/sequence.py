@@ -111,7 +111,8 @@ def operands(
       weight: weight of the layer.
       bias: bias of the layer, if any.
       positions: number of rows per example.
-      mixed: the size of a full batch in mixed precision; 0 in full precision.
+      mixed: the size of a full batch in mixed precision, with enough rows if mixed * positions is
+        at least `FEWEST_ROWS`; 0 in full precision.
     """
     if not mixed:
         return x, weight, bias

@@ -75,7 +75,7 @@ def is_factor(name: str) -> bool:
 
 
 def with_changes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns `tensors` without factors; the changes of the factors are merged into the weights."""
+    """Returns `tensors` without factors; the changes s B A are added to the weights."""
     weights = {name: tensor for name, tensor in tensors.items() if not is_factor(name)}
     for name in tensors:
         if name.endswith(_B):

@@ -113,9 +113,10 @@ def try_module(
       The result of the trial.
 
     Raises:
-      Refused: if the module violates a condition of the guarantee, has outputs of another shape,
-        gradients that are zero or not finite, an input that it ignores, or other outputs after its
-        adapters are merged.
+      Refused: if the module mixes the examples of a batch, changes itself or its later outputs,
+        reads a parameter other than by name, or has outputs of another shape, gradients that are
+        zero or not finite, an input that it ignores, or other outputs after its adapters are
+        merged.
     """
     start = shapes.flatten(dict(module.named_parameters()))
     candidate = _Candidate(module, shapes, _ordinary(shapes))
@@ -184,7 +185,7 @@ def _of_two_classes(shape: object, expected: tuple[int, ...]) -> str:
 
 @torch.enable_grad()
 def _gradient(candidate: _Candidate, x: Tensor, seed: int, flat: Tensor) -> Tensor:
-    """Returns the gradient `[d]` of the squared outputs at the parameters `flat`."""
+    """Returns the gradient `[d]` of the sum of squared outputs at the parameters `flat`."""
     views = candidate.shapes.views(flat.clone())
     leaves = {name: view.requires_grad_() for name, view in views.items()}
     outputs = candidate.outputs_at(leaves, x, seed)

@@ -23,7 +23,7 @@ _MOST_MISSING_WORDS = 3
 
 @dataclass(frozen=True)
 class NumericColumn:
-    """A column of numbers, with its bounds and the reason for this declaration.
+    """A column of numbers with its `bounds`; `why` is the reason, for a comment in the run file.
 
     `missing` replaces empty cells and cells with one of `missing_words`; it is None if there are no
     such cells.
@@ -53,7 +53,7 @@ class DateColumn:
 
 @dataclass(frozen=True)
 class CategoryColumn:
-    """A column that is a category: its `values`, and whether a cell may be empty."""
+    """A column of words declared as a category: its `values`, and whether a cell may be empty."""
 
     why: str
     values: list[str]
@@ -64,8 +64,7 @@ class CategoryColumn:
 class LeftOutColumn:
     """A column that is left out of the declaration, and the reason.
 
-    `bounds` are those with which the user may declare the column as numbers anyway; None if it has
-    no numbers.
+    `bounds` are a suggestion in case the user declares the column as numbers anyway, or None.
     """
 
     why: str
@@ -76,9 +75,10 @@ ColumnKind = NumericColumn | DateColumn | CategoryColumn | LeftOutColumn
 
 
 def few_and_rare(words: Words, odd: Sequence[str], others: int) -> bool:
-    """Whether the words `odd` may count as empty: few, and in at most half of the non-empty cells.
+    """Whether the words `odd`, which the column's inferred type excludes, may count as empty.
 
-    They are few if they are at most 3, and fewer than `others`, the number of other distinct words.
+    True if `odd` is empty; or it has at most 3 words, fewer than `others` (the number of other
+    distinct words), and at most half of the non-empty cells contain one of them.
     """
     if len(odd) > min(_MOST_MISSING_WORDS, others - 1):
         return not odd
@@ -103,7 +103,7 @@ def date_kind(words: Words) -> ColumnKind | None:
     """Infers the declaration of a column of dates in a known format; None for other columns.
 
     A few words that are no dates, such as "unknown", count as empty (`few_and_rare`). If several
-    formats give different dates, the column is left out.
+    formats fit but give different dates, the result is a `LeftOutColumn`.
     """
     fitting = [(form, odd) for form in _FORMS if (odd := _missing_words(words, form)) is not None]
     if not fitting:
@@ -127,9 +127,9 @@ def date_kind(words: Words) -> ColumnKind | None:
 
 
 def _missing_words(words: Words, form: str) -> list[str] | None:
-    """Returns the words that are no dates in `form`, which count as empty.
+    """Returns the words that are no dates in `form`, to count as empty, without those in `MISSING`.
 
-    None if they are too many, or no word is a date.
+    None if they may not count as empty (`few_and_rare`), or no word is a date.
     """
     values = [value for value in words.values if value not in MISSING]
     odd = [value for value in values if parsed_days([value], form) is None]
@@ -158,8 +158,9 @@ def rounded_range(numbers: np.ndarray) -> tuple[float, float]:
 
     Each bound is rounded to 2 significant digits of the range's width; equal numbers get a margin.
 
-    If there are 20 or more numbers, outliers are excluded: at each end up to one number in 200 (at
-    least one), if the outermost is farther from the remaining numbers than three times their range.
+    Of n >= 20 numbers, outliers are excluded. The inner range is that without max(1, n // 200)
+    numbers at each end. Its low (high) end is used if its width is positive, and the lowest
+    (highest) number is farther from it than three times this width.
     """
     ordered = np.sort(numbers.clip(-LARGEST, LARGEST))
     low, high = float(ordered[0]), float(ordered[-1])
@@ -193,9 +194,11 @@ _DECIMAL_COMMA_OR_WHOLE = re.compile(r"[-+]?\d+(,\d+)?")
 
 
 def numeric_kind(column: np.ndarray, missing_words: Sequence[str] = ()) -> ColumnKind:
-    """Returns the declaration of a column of numbers `[N, *]`, which may be to leave it out.
+    """Infers the declaration of a column of numbers `[N]`, or of arrays of numbers `[N, *]`.
 
-    NaN stands for empty cells and for cells with one of `missing_words`.
+    NaN stands for empty cells and for cells with one of `missing_words`. A column without finite
+    numbers is left out; one `[N]` with 20 or more finite numbers also if all its cells are equal,
+    or its finite numbers are distinct integers.
     """
     cells = column.astype(np.float64).reshape(-1)
     finite = cells[np.isfinite(cells)]
@@ -248,8 +251,8 @@ def _number(value: str, dialect: Dialect) -> float | None:
 def decimal_of(columns: Collection[np.ndarray | Words | str]) -> str:
     """Infers the decimal mark ("." or ",") of columns that were read with "." as the mark.
 
-    It is "," if the words of some column are all integers or numbers with a decimal comma, and no
-    column of numbers has a fraction.
+    It is "," if some column of words has only integers and numbers with a decimal comma (at least
+    one), and no column of numbers has a fraction; otherwise ".".
     """
     words = [column.values for column in columns if isinstance(column, Words)]
     commas = any(
@@ -270,8 +273,8 @@ MOST_CATEGORIES = 20
 def column_kind(column: np.ndarray | Words | str, dialect: Dialect | None) -> ColumnKind:
     """Infers the declaration of `column`: numbers `[N, *]`, words, or the name of another type.
 
-    If a `dialect` is given, a column of words that are numbers in that dialect, except for a few,
-    is declared as numbers.
+    A column of words that are numbers in `dialect`, except for a few, is declared as numbers; never
+    if `dialect` is None.
     """
     if isinstance(column, str):
         return LeftOutColumn(f"of type {column}")
@@ -287,7 +290,11 @@ def column_kind(column: np.ndarray | Words | str, dialect: Dialect | None) -> Co
 
 
 def _word_kind(words: Words) -> ColumnKind:
-    """Returns the declaration of a column of words: a category, or a column that is left out."""
+    """Returns the declaration of a column of words: a category, or a column that is left out.
+
+    It is left out if all words are numbers with a decimal comma, there are more than 20 words, or
+    20 or more rows all have the same word.
+    """
     values = sorted(value for value in words.values if value)
     rows = int((words.codes >= 0).sum())
     empty = len(words.codes) - rows

@@ -31,7 +31,7 @@ _MOST_CLASSES = 1000
 
 @dataclass(frozen=True)
 class LabelKind:
-    """A label's declaration: the keys that declare it, a loss that suits it, and the reason."""
+    """A label's declaration: its keys of [data] with values, a suitable loss, and the reason."""
 
     declared: dict[str, Any]
     loss: str
@@ -39,14 +39,15 @@ class LabelKind:
 
 
 def label_kind(column: np.ndarray | Words | str, where: str) -> LabelKind:
-    """Infers a label's declaration: classes if all are words or integers 0 to 19, else a number.
+    """Infers a label's declaration: classes for words and for integers 0 to 19, else a number.
 
     Args:
       column: the label's column: numbers `[N]`, words, or the name of another type.
-      where: name of the column and its table in messages.
+      where: the beginning of messages, which names the table.
 
     Raises:
-      Refused: for another type, an empty cell, a single or too many words, or no finite number.
+      Refused: for another type, an empty cell, or no finite number; a single word, more than 1000
+        words, or more than 20 that are different in every row.
     """
     if isinstance(column, str) or (isinstance(column, np.ndarray) and column.ndim > 1):
         raise Refused(
@@ -202,7 +203,7 @@ def _empty(column: ColumnKind) -> float | str | None:
 
 
 def run_file(sample: str, declared: Declaration) -> str:
-    """Returns a run file: [data] with reasons as comments, and placeholders to fill in."""
+    """Returns a run file: [data] with reasons, and placeholders; `sample` is the sample's name."""
     lines = [
         f"# Inferred from {_plain(sample)}, a public sample. Check every bound and value before",
         "# you train: private values beyond them are clipped, or count as no category.",
@@ -265,7 +266,6 @@ def left_out_comments(declared: Declaration) -> list[str]:
 
 
 def _data_section(declared: Declaration) -> list[str]:
-    """Returns the lines of [data] and its subsections."""
     dialect, label = declared.dialect, declared.label_kind
     lines = ["[data]"]
     lines += ['source = "table"', _line("path", declared.path)] if declared.path else []
@@ -301,7 +301,7 @@ def _data_section(declared: Declaration) -> list[str]:
 
 
 def _client_count(declared: Declaration) -> list[str]:
-    """Returns lines that declare numbers of clients and sites, test set and population."""
+    """Returns lines that declare the numbers of clients and sites, test set and population."""
     sites = _site_counts(declared.sites) if declared.sites else []
     if declared.known:
         return [_line(key, value) for key, value in declared.known.items()] + sites
@@ -346,5 +346,5 @@ def _plain(text: str) -> str:
 
 
 def _population_name(path: str) -> str:
-    """Returns a name for the population of a table; the ε of runs with the same name compose."""
+    """Returns a population's name from a table's path; ε composes over runs with the same name."""
     return "".join(c for c in Path(path).stem if c.isalnum() or c in "-_ ") or "people"

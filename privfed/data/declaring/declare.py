@@ -68,10 +68,10 @@ def declare_file(
       sample: file of the sample.
       label: name of the label's column.
       client: name of the clients' column; empty if there is none.
-      path: path of the table to declare, which has the same format.
+      path: path that the run file states: a table in the same format as the sample.
       delimiter: delimiter of cells; None infers it.
       encoding: encoding of the file; None infers it.
-      site: name of the sites' column; empty if there is none.
+      site: name of the sites' column, which requires `client`; empty if there is none.
 
     Returns:
       The declaration.
@@ -150,7 +150,7 @@ def _declaration(
     readable: Dialect | None,
     site: str,
 ) -> Declaration:
-    """Returns the declaration; `readable` is the dialect of numbers in text, None for arrays."""
+    """Returns the declaration; without a dialect `readable`, words never count as numbers."""
     reserved = (label, client, site)
     others = {name: column for name, column in columns.items() if name not in reserved}
     return Declaration(
@@ -190,7 +190,7 @@ def _dialect(sample: Path, delimiter: str | None, encoding: str | None) -> Diale
 
 
 def _count_different(column: np.ndarray | Words | str) -> int:
-    """Returns the number of distinct cells of words or numbers; 0 for a column of another type."""
+    """Returns the number of distinct words or numbers (empty cells: one more); 0 for others."""
     return 0 if isinstance(column, str) else len(np.unique(_codes(column)))
 
 
@@ -203,7 +203,7 @@ def _sites(
 ) -> SampleSites:
     """Returns the sites of the sample, and the largest number of sites of one client.
 
-    If one of the two columns is neither words nor numbers, the numbers are 0 and 1.
+    If one of the two columns is neither words nor numbers, there are 0 sites, at most 1 per client.
     """
     if isinstance(clients, str) or isinstance(sites, str):
         return SampleSites(site, 0, 1)
@@ -216,7 +216,7 @@ def _sites(
 
 
 def _refuse_unusable(declared: Declaration, source: Callable[[], Table | GivenTable]) -> None:
-    """Raises `Refused` if a run with this declaration would refuse the sample itself."""
+    """Raises `Refused` if a run with this declaration, built by `source`, refuses the sample."""
     try:
         source().load(1, Streams(0))
     except ValidationError as error:

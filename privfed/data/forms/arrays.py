@@ -25,8 +25,9 @@ PlaceOf = Callable[[int], str]
 class RawExamples:
     """Contents of files as read: `x`, an array `[N, *stored]` or N texts, and labels `y` `[N]`.
 
-    y is None for texts without labels. `owners` `[N]` are indices into `clients`, and None if
-    examples have no owners. A client may own no example.
+    `stored` is the shape of an example in the file. y is None for texts without labels. `place`
+    maps an example's index to its name in messages. `owners` `[N]` are indices into `clients`, and
+    None if examples have no owners. A client may own no example.
     """
 
     x: np.ndarray | Pieces | Sequence[str]
@@ -43,7 +44,7 @@ _BATCH_SIZE = 2**22
 
 @dataclass(frozen=True)
 class ArrayForm:
-    """The form of examples that are arrays: their `shape`, and `bounds` that clip their numbers."""
+    """The form of examples that are arrays: `shape`, and `bounds` to which numbers are clipped."""
 
     shape: tuple[int, ...]
     bounds: tuple[float, float]
@@ -68,7 +69,8 @@ class ArrayForm:
     def features(self, array: np.ndarray | Pieces, place: PlaceOf) -> tuple[Mapped, int]:
         """Returns the features of an array `[N, *stored]`, and the number of clipped values.
 
-        An array in pieces is not copied. Raises `Refused` if a number is not finite.
+        An array in pieces is not copied. `place` maps an example's index to its name in messages.
+        Raises `Refused` if a number is not finite.
         """
         rows = torch.arange(len(array))
         if isinstance(array, Pieces):
@@ -91,7 +93,7 @@ class ArrayForm:
         return array[:, None] if len(stored) < len(self.shape) else np.moveaxis(array, -1, 1)
 
     def _count_outside(self, array: np.ndarray, place: PlaceOf, at: int = 0) -> int:
-        """Returns the number of values of `array` to clip; its first example has index `at`.
+        """Returns the number of values outside `bounds`; `at` is the index of the first example.
 
         Raises `Refused` if a number is not finite.
         """

@@ -54,7 +54,10 @@ def refuse_no_words(column: pyarrow.ChunkedArray, called: str) -> None:
 
 
 def label_cells(column: pyarrow.ChunkedArray) -> np.ndarray | list[object]:
-    """Returns the labels `[N]`: an array if all cells are integers, otherwise a list."""
+    """Returns the labels `[N]`: an array if all cells are integers, otherwise a list.
+
+    In the list, an empty cell is None.
+    """
     import pyarrow
 
     if pyarrow.types.is_integer(column.type) and not column.null_count:
@@ -67,7 +70,7 @@ def label_cells(column: pyarrow.ChunkedArray) -> np.ndarray | list[object]:
 def array_cells(
     column: pyarrow.ChunkedArray, stored: Sequence[tuple[int, ...]], called: str, place: PlaceOf
 ) -> Pieces:
-    """Returns the arrays `[N, *stored]` of a column of nested lists of numbers, or of numbers.
+    """Returns the arrays `[N, *stored]` of a column of nested lists, or of numbers (as `[N, 1]`).
 
     Only booleans are copied. Raises `Refused` if a cell is empty or no number, or unless all arrays
     have the same shape, one of `stored`.
@@ -150,7 +153,7 @@ def picture_cells(
 
 
 def holds_pictures(kind: pyarrow.DataType) -> bool:
-    """Whether cells of this type are image files: bytes (or all empty), alone or with a path."""
+    """Whether cells of this type are image files: bytes or null, or structs with such a "bytes"."""
     import pyarrow
 
     types = pyarrow.types

@@ -28,7 +28,7 @@ _BYTES = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "Y
 
 
 def is_of_pictures(shape: Sequence[int]) -> bool:
-    """Whether images may have this shape: 1 or 3 channels, height and width up to the limit."""
+    """Whether `shape` may be that of images: 1 or 3 channels, height and width up to 65,536."""
     return len(shape) == 3 and shape[0] in _MODES and max(shape) <= _LONGEST
 
 
@@ -76,7 +76,7 @@ def picture(content: bytes, shape: Sequence[int], resize: bool, called: str) -> 
 
 @contextlib.contextmanager
 def _quiet(library: Any) -> Iterator[None]:
-    """Returns a context that suppresses Pillow's warnings, and raises that of a huge image.
+    """Returns a context that suppresses Pillow's warnings, but raises its warning of a huge image.
 
     Pillow's warnings may quote contents of images.
     """

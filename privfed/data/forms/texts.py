@@ -50,7 +50,7 @@ class ListedWords(Characters):
         return cls(words)
 
     def pieces(self, text: str) -> Iterator[str]:
-        """Yields the words of `text`; unlisted ones in lower case, without punctuation."""
+        """Yields the words of `text`, unlisted ones in lower case and without punctuation."""
         for word in text.split():
             bare = word.strip(string.punctuation).lower()
             yield word if word in self._tokens else bare
@@ -59,7 +59,7 @@ class ListedWords(Characters):
 def tokens_of(words: str, vocabulary: str) -> Characters:
     """Returns the map from the words in the file `words` to tokens.
 
-    If `words` is "", the map is from the characters of `vocabulary`.
+    If `words` is "", the result maps the characters of `vocabulary`.
 
     Raises:
       Refused: if the file or the vocabulary is invalid.
@@ -69,7 +69,7 @@ def tokens_of(words: str, vocabulary: str) -> Characters:
 
 @dataclass(frozen=True)
 class TextForm:
-    """Converts texts to features: `tokens` maps text to tokens, a sequence has `window` tokens."""
+    """Converts texts to features: `tokens` maps text to tokens; a sequence has `window` tokens."""
 
     tokens: Characters
     window: int
@@ -93,7 +93,7 @@ class TextForm:
         return torch.from_numpy(x)
 
     def shares(self, texts: Sequence[str]) -> Tensor:
-        """Returns the relative frequency of each token in each text, float32 `[N, tokens]`.
+        """Returns the fraction of each text's tokens that equal each token, float32 `[N, tokens]`.
 
         For an empty text, all are 0.
         """

@@ -25,7 +25,9 @@ class Partition(Protocol):
     """Whether examples are assigned to clients other than their owners."""
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
-        """Returns the client `[N]` of each example: a number from 0 (below `clients` if simulated).
+        """Returns the client `[N]` of each example: a number from 0.
+
+        The number is below `clients` for simulated clients.
 
         Args:
           examples: all examples to assign.

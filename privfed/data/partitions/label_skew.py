@@ -107,7 +107,7 @@ class Pachinko(Simulated):
     def _draw_label_counts(
         self, rng: np.random.Generator, children: list[Indices]
     ) -> LabelCountSampler:
-        """Returns a rule that draws a client's label counts: over coarse, then over fine labels.
+        """Returns a function that draws a client's label counts: over coarse, then over fine ones.
 
         If a fine label runs out, the missing draws are made among fine labels of the same coarse
         label.
@@ -128,7 +128,7 @@ class Pachinko(Simulated):
 def _dirichlet_weights(
     rng: np.random.Generator, concentration: NDArray[np.float64] | float
 ) -> Weights:
-    """Returns a function that draws Dirichlet weights over the remaining labels.
+    """Returns a function that draws Dirichlet weights `[labels]`, 0 for labels that are used up.
 
     A Dirichlet variable renormalised over some labels is a Dirichlet variable over these.
     """
@@ -152,8 +152,9 @@ def _dirichlet(rng: np.random.Generator, prior: NDArray[np.float64]) -> NDArray[
 
 
 def flat(rng: np.random.Generator, weights: Weights) -> LabelCountSampler:
-    """Returns a rule that draws labels independently, by the `weights` of the remaining labels.
+    """Returns a function that draws labels independently, by the `weights` of the remaining labels.
 
+    It maps the remaining number of examples `[labels]` and a quota to the numbers drawn `[labels]`.
     If a label runs out, the missing draws are repeated among the other labels. If the weights of
     these underflow, new weights are drawn.
     """
@@ -188,7 +189,8 @@ def assigned_by_class(
       labels: class of each example, shape [N].
       classes: number of classes.
       quota: number of examples that each client takes, shape [clients].
-      draw_label_counts: returns a client's rule, which draws its number of examples of each class.
+      draw_label_counts: returns a function for the next client, which draws its number of examples
+        of each class.
       rng: random generator.
     """
     piles = [rng.permutation(np.flatnonzero(labels == c)) for c in range(classes)]

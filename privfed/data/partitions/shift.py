@@ -25,8 +25,8 @@ class Covariate(Part):
 
     A client draws an angle up to `rotation` degrees either way, a factor for its intensities in 1
     +- `contrast` and an offset up to `brightness` either way, by random numbers of its own stream;
-    labels are unchanged. Each test image is transformed by a draw of its own. x is `[N,
-    channels, height, width]`, or flat `[N, side * side]`, and is loaded into memory.
+    labels are unchanged. Each test image is transformed by a draw of its own. x is `[N, channels,
+    height, width]`, or square images as `[N, side * side]`, and is loaded into memory.
     """
 
     changes_labels: ClassVar[bool] = False
@@ -57,7 +57,7 @@ class Covariate(Part):
         return uniform * scale + torch.tensor([0.0, 1.0, 0.0])
 
     def _photographed(self, examples: Examples, cameras: Tensor) -> Examples:
-        """Returns the examples, each transformed by its angle, factor and offset in `cameras`.
+        """Returns the examples, each transformed by its angle, factor and offset `[N, 3]`.
 
         Raises `Refused` if examples are not images.
         """
@@ -75,7 +75,7 @@ class Covariate(Part):
 
 
 def _image_shape(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
-    """Returns channels, height and width of an example of `shape`; None if it is no image."""
+    """Returns channels, height and width of an image, or flattened square, of `shape`; or None."""
     if len(shape) == 3:
         return shape[0], shape[1], shape[2]
     side = math.isqrt(shape[0]) if len(shape) == 1 else 0
@@ -99,7 +99,8 @@ class Concept(Part):
 
     `swaps` rounds are drawn from 2 to `within`, and two classes for each. From that round on, train
     and test examples of one class carry the label of the other (the "concept shift" of Tian, Smith
-    & Kira 2022, FedFOR). No labelling occurs twice. The run's seed determines rounds and classes.
+    & Kira 2022, FedFOR). Swaps that would restore an earlier assignment of labels to classes are
+    not drawn. The run's seed determines rounds and classes.
     """
 
     changes_labels: ClassVar[bool] = True

@@ -24,7 +24,7 @@ from privfed.data.tables.readable import TableObject
 
 
 def declared_example(source: DeclaredTable) -> Examples:
-    """Returns one synthetic example: each column has its smallest, or first, declared value.
+    """Returns one synthetic example: each column has its lower bound, first day or first value.
 
     Raises `Refused` if a pattern names columns, because their number is not declared.
     """
@@ -38,7 +38,7 @@ def declared_example(source: DeclaredTable) -> Examples:
 
 
 def declared_columns(source: DeclaredTable) -> Examples:
-    """Returns one synthetic example, in which a pattern of columns is a single column."""
+    """Returns one synthetic example, in which a pattern counts as the name of a single column."""
     import pyarrow  # plans without a table start without it
 
     row: dict[str, Any] = {name: float(low) for name, (low, _) in source.features.items()}

@@ -44,7 +44,7 @@ from privfed.data.tables.readable import Readable
 
 
 def _of_numbers(value: object) -> object:
-    """Returns `value`; raises `ValueError` for a list of words, which are categories."""
+    """Returns `value`; raises `ValueError` for a list with words, which are for data.categories."""
     if isinstance(value, list) and any(isinstance(each, str) for each in value):
         raise ValueError(
             "expected [lowest, highest] of a number; list the words of a column in data.categories "
@@ -184,8 +184,10 @@ class DeclaredTable(Part):
 
         Args:
           table: the table to read.
-          label_free: whether labels, owners and sites may be missing.
-          ownerless: whether owners and sites may be missing, as in a public test set.
+          label_free: whether the columns of labels, clients and sites may be absent, and labels
+            empty.
+          ownerless: whether the columns of clients and sites may be absent, as in a public test
+            set.
 
         Raises:
           Refused: if the table has no row, lacks a column, or a cell contradicts its declaration.
@@ -248,7 +250,7 @@ class DeclaredTable(Part):
     def _refuse_absent(
         self, names: list[str], table: Readable, client: str, site: str, labels: Sequence[str]
     ) -> None:
-        """Raises `Refused` if a column declared by name is not among the `names`."""
+        """Raises `Refused` if a declared column, except of numbers, is absent; "" is no column."""
         declared = [("dates", name) for name in self.dates]
         declared += [("categories", name) for name in self.categories]
         declared += [("client", client)] if client else []

@@ -51,8 +51,8 @@ class Digits(Part):
 def _rows() -> np.ndarray:
     """Returns 64 intensities and the label of each image: `[1797, 65]`.
 
-    They are read from scikit-learn's own file if possible: importing `sklearn.datasets`, and pandas
-    with it, takes tens of times as long.
+    They are read from scikit-learn's own file if it is found: importing `sklearn.datasets`, and
+    pandas with it, takes tens of times as long.
     """
     package = importlib.util.find_spec("sklearn")
     for folder in (package.submodule_search_locations or ()) if package else ():

@@ -75,7 +75,7 @@ def client_pictures(
 
 
 def _by_folder(client: Path, called: str) -> Iterator[tuple[Path, str]]:
-    """Yields a client's files, each with the label of its folder."""
+    """Yields a client's files, each with its folder's name as label; messages say `called`."""
     for number, label in enumerate(_entries(client, called, folders=True), start=1):
         for path in _entries(label, f"{called}, label {number}", folders=False):
             yield path, label.name
@@ -98,7 +98,7 @@ def _by_table(client: Path, called: str, labels: Mapping[str, str]) -> Iterator[
 
 
 def _entries(folder: Path, called: str, folders: bool) -> list[Path]:
-    """Returns the sorted entries of `folder`, which must all be folders, or all images.
+    """Returns the sorted entries of `folder`, which must all be folders if `folders`, else images.
 
     Hidden names are ignored. Raises `Refused` for a link or another kind of entry.
     """

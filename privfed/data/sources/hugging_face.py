@@ -37,7 +37,7 @@ _EXPECTED = "expected the output of datasets' save_to_disk() or to_parquet()"
 
 
 def read_split(path: Path, split: str, names: Sequence[str]) -> pyarrow.Table:
-    """Returns the columns `names` of a split of a saved data set, or of Parquet files.
+    """Returns the columns `names` of a split (`split_files`) of a saved data set or Parquet files.
 
     Raises:
       Refused: if the split or a column is missing, or a file cannot be read.
@@ -50,10 +50,10 @@ def read_split(path: Path, split: str, names: Sequence[str]) -> pyarrow.Table:
 
 
 def split_files(path: Path, split: str) -> list[Path]:
-    """Returns the files of a split of the data at `path`.
+    """Returns the files of a split of the data at `path`, a file, a saved data set or a folder.
 
-    If `path` is a file, it is the only one. A data set that was saved without splits is one split.
-    Raises `Refused` if there are none.
+    If `path` is a file, or a data set that was saved without splits, `split` is ignored. Raises
+    `Refused` if there is no such path or split.
     """
     if path.is_file():
         return [path]
@@ -74,7 +74,8 @@ def _parquet(folder: Path, split: str) -> list[Path]:
     """Returns the Parquet files of a split.
 
     These are the files in the folder named `split`, and those named SPLIT or SPLIT-… in `folder` or
-    its subfolder "data". If `split` is "", these are all files in the latter two.
+    its subfolder "data". If `split` is "", these are all Parquet files in `folder` and its
+    subfolder "data".
     """
     patterns = (f"{split}.parquet", f"{split}-*.parquet") if split else ("*.parquet",)
     inside = sorted((folder / split).glob("*.parquet")) if split else []
@@ -119,7 +120,7 @@ def _columns(file: Path, names: Sequence[str]) -> pyarrow.Table:
 
 
 def _refuse_absent(file: Path, present: Sequence[str], names: Sequence[str]) -> None:
-    """Raises `Refused` unless each of `names` is exactly one of the columns `present`."""
+    """Raises `Refused` unless each of `names` occurs exactly once among the columns `present`."""
     for name in names:
         if present.count(name) != 1:
             raise Refused(
@@ -175,7 +176,7 @@ class HuggingFace(DeclaredExamples):
     """Split of the public test set."""
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Returns two origins: tables with the same client column, and all tables."""
+        """Returns two origins: tables with the same client column, and "table*" for all tables."""
         return (f"table: {self.client}", "table*")
 
     def load(self, clients: int, streams: Streams) -> Examples:

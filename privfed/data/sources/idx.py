@@ -178,7 +178,7 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def _unzipped(path: Path) -> bytearray:
-    """Returns the decompressed idx file, up to little more than its header declares."""
+    """Returns the decompressed idx file; stops soon after the length that its header declares."""
     with regular.opened(path) as raw, gzip.open(raw) as file:
         content = bytearray(file.read(4))
         content += file.read(4 * content[3]) if len(content) == 4 else b""

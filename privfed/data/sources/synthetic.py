@@ -96,7 +96,7 @@ class Synthetic(Part):
         return self._size(rng.normal(size=clients))
 
     def _expected_size(self) -> float:
-        """Returns the expected size of a client: the mean over quantiles of the size."""
+        """Returns the expected size of a client: its mean over equally probable quantiles."""
         return float(self._size(ndtri((np.arange(_QUANTILES) + 0.5) / _QUANTILES)).mean())
 
     def _size(self, draws: np.ndarray) -> np.ndarray:
@@ -107,7 +107,11 @@ class Synthetic(Part):
     def _client_model(
         self, rng: np.random.Generator, alpha: float, beta: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns a client's W `[features, classes]`, b `[classes]` and v `[features]`."""
+        """Returns W `[features, classes]`, b `[classes]` and v `[features]`, the mean of features.
+
+        Entries have standard deviation 1 around two random centers: that of W and b has standard
+        deviation `alpha`, that of v `beta`.
+        """
         u, b = rng.normal(0, alpha), rng.normal(0, beta)
         weight = rng.normal(u, 1, (self.features, self.classes))
         bias = rng.normal(u, 1, self.classes)

@@ -42,11 +42,11 @@ class GivenTable(DeclaredTable):
 
     @classmethod
     def of(cls, rows: Readable, test: Readable | None = None) -> type[Self]:
-        """Returns a source class of the table `rows`, and of a public table `test`, if any."""
+        """Returns a class of sources that load the table `rows`, and the public `test`, if any."""
         return part_with_objects(cls, cls, rows=rows, test=test)
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Returns two origins: tables with the same client column, and all tables."""
+        """Returns two origins: tables with the same client column, and "table*" for all tables."""
         return (f"table: {self.client}", "table*")
 
     def load(self, clients: int, streams: Streams) -> Examples:
@@ -71,7 +71,7 @@ class GivenTable(DeclaredTable):
 
 
 class GivenArrays(GivenTable):
-    """Arrays that were passed in Python: one feature of a `shape`, or several declared `inputs`."""
+    """Arrays that were passed in Python: x is one array of a `shape`, or the declared `inputs`."""
 
     shape: list[Annotated[int, Field(ge=1)]] = []
     """Shape of one example, if its only feature is an array."""
@@ -137,7 +137,7 @@ class GivenArrays(GivenTable):
 
     @property
     def squared_norm(self) -> float | None:
-        """Bound on the squared norm: an example's number of values; None if there are token ids."""
+        """Bound on the squared norm: an example's number of values in [-1, 1]; None with tokens."""
         if any(each.tokens for each in self.inputs.values()):
             return None
         return float(sum(each.size for each in self.inputs.values()) or math.prod(self.shape))
@@ -195,7 +195,7 @@ class GivenArrays(GivenTable):
         return examples.take(np.flatnonzero(totals <= self.tokens_per_client))
 
     def _token_counts(self, examples: Examples) -> Indices:
-        """Returns each example's number of tokens `[N]`; padding counts unless a mask states it."""
+        """Returns each example's number of tokens `[N]`, without padding if a mask states it."""
         x = examples.x[torch.arange(len(examples))]
         values = {X: x} if by_position(self.inputs) else by_name(x, self.inputs)
         counts = np.zeros(len(examples), dtype=np.int64)
@@ -271,6 +271,6 @@ class Table(DeclaredTable):
 
 
 def origins_of_file(client: str, path: str) -> tuple[str, ...]:
-    """Returns two origins (`Source.sources`) of a table in a file: client column and location."""
+    """Returns two origins (`Source.sources`) of a file: client column, and hash of its location."""
     place = hashlib.sha256(str(Path(path).resolve()).encode()).hexdigest()
     return (f"table: {client}", f"table at {place[:16]}")

@@ -37,7 +37,7 @@ def read_clients(
       x: field of the features.
       y: field of the labels; empty for none.
       stored: permitted shapes of an example's array; empty for texts.
-      share: fraction of clients to read; whether a client is read depends on its name only.
+      share: fraction of clients to read; a client is read depending on a hash of its name.
 
     Returns:
       The examples, with their owners.
@@ -95,7 +95,10 @@ def _joined(
 
 @contextlib.contextmanager
 def _groups(path: Path) -> Iterator[Any]:
-    """Yields the group of clients in an HDF5 file. Raises `Refused` for any error in the file."""
+    """Returns a context with the HDF5 group that contains the clients' groups.
+
+    Raises `Refused` for any error in the file, also for one that occurs within the context.
+    """
     try:
         import h5py
     except ImportError:

@@ -77,7 +77,7 @@ class ArrayShapes:
     def of(
         cls, shape: Sequence[int], inputs: Inputs, label: Sequence[int], labelled: bool
     ) -> ArrayShapes:
-        """Returns the shapes of one array of `shape`, or of declared `inputs`."""
+        """Returns the shapes of one array of `shape`, or of declared `inputs`, and of `label`."""
         return cls({n: each.shape for n, each in inputs.items()} or {X: shape}, label, labelled)
 
 
@@ -191,12 +191,12 @@ def _inputs(passed: Any, shapes: ArrayShapes, called: str) -> dict[str, np.ndarr
 
 
 def _is_pair(passed: Any) -> bool:
-    """Whether `passed` is a pair (x, y) rather than a list of pairs, one per example."""
+    """Whether `passed` is a pair (x, y), which is a tuple; a list has one pair per example."""
     return isinstance(passed, tuple) and len(passed) == 2
 
 
 def is_dataset(passed: Any) -> bool:
-    """Whether `passed` may be a dataset of pairs (x, y): it has items and a length, but no shape.
+    """Whether `passed` may be a dataset of pairs: it has indices and a length, but no `shape`.
 
     Lists and mappings are not datasets.
     """
@@ -213,7 +213,7 @@ def _refuse_other_shape(x: np.ndarray, shape: Sequence[int], called: str) -> Non
 
 
 def _gathered(dataset: Any, called: str) -> tuple[Any, Any]:
-    """Returns the stacked x and the stacked y of a dataset. Raises `Refused` for other objects."""
+    """Returns the stacked x and y of a dataset. Raises `Refused` if it has no pairs (x, y)."""
     try:
         examples = [dataset[place] for place in range(len(dataset))]
         x, y = zip(*examples, strict=True) if examples else ((), ())
@@ -248,7 +248,7 @@ def _array(passed: Any, called: str) -> np.ndarray:
 
 
 def numeric(array: np.ndarray | None, name: str, called: str) -> np.ndarray:
-    """Returns `array` as a NumPy array. Raises `Refused` if it is not numeric.
+    """Returns `array` as a NumPy array. Raises `Refused` if it is None or not numeric.
 
     Messages call it `name`, an array of the table `called`.
     """
@@ -270,8 +270,8 @@ def numeric(array: np.ndarray | None, name: str, called: str) -> np.ndarray:
 class PositionLabels(LabelDeclaration):
     """Labels of each position of an example: integers `[N, *shape]` below `classes`.
 
-    If `next_token` names an input, the label of a position is the token after it in that input.
-    Labels that equal `ignored`, and padding, count as no label.
+    If `next_token` names an input, the label of a position is the token after it in that input, or
+    none if that token is padding. Otherwise labels that equal `ignored` count as none.
     """
 
     shape: tuple[int, ...] = ()
@@ -293,7 +293,7 @@ class PositionLabels(LabelDeclaration):
         return EncodedLabels(torch.from_numpy(y.astype(np.int64)), self.classes, Meaning())
 
     def _following(self, table: Columns, rules: CellRules) -> np.ndarray:
-        """Returns the token after each position; `NO_LABEL` at the end and before padding."""
+        """Returns the token after each position; `NO_LABEL` at the end, and if it is padding."""
         tokens = self.inputs[self.next_token]
         ids, _ = tokens.encoded(table.numbers[self.next_token], repr(self.next_token), False)
         y = np.full(ids.shape, NO_LABEL, dtype=np.int64)

@@ -25,8 +25,8 @@ def is_dict_of_tables(candidate: Any) -> bool:
 def settled(table: Any) -> Any:
     """Returns an object with the rows of `table` that can be read repeatedly.
 
-    It is `table` itself, unless that may be a stream, which can be read only once: then it is an
-    Arrow table.
+    It is an Arrow table if `table` may be a stream, which can be read only once; otherwise `table`
+    itself.
     """
     import pyarrow
 

@@ -28,7 +28,7 @@ class Words:
         return int(np.flatnonzero(wrong)[0]) + 1
 
     def shown(self, row: int) -> str:
-        """Returns the cell in `row`, counted from 1, as messages quote it."""
+        """Returns the cell in `row`, counted from 1, for messages: in quotes, or "empty"."""
         code = self.codes[row - 1]
         return "empty" if code < 0 else repr(self.values[code])
 
@@ -192,8 +192,8 @@ class CellRules:
         """Returns the owner `[N]` of each row, a number from 0, and the names of the clients.
 
         Raises:
-          Refused: if a row names no client, where words for empty cells count as none, or a name
-            begins or ends with a blank.
+          Refused: if a cell is empty or has a word for empty cells, or a name begins or ends with a
+            blank.
         """
         self._refuse_nameless(
             words,
@@ -208,8 +208,8 @@ class CellRules:
         """Returns the site `[N]` of each row, a number from 0, and the names of the sites, sorted.
 
         Raises:
-          Refused: if a row names no site, where words for empty cells count as none, or a name
-            begins or ends with a blank.
+          Refused: if a cell is empty or has a word for empty cells, or a name begins or ends with a
+            blank.
         """
         self._refuse_nameless(
             words,

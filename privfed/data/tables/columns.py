@@ -31,7 +31,7 @@ _ENCRYPTED = 0x1
 
 
 def array_names(path: Path) -> list[str]:
-    """Returns the names of the arrays in an npz archive, which are private."""
+    """Returns the names of the arrays in an npz archive. The names are private."""
     with zipfile.ZipFile(path) as archive:
         return [name.removesuffix(".npy") for name in archive.namelist()]
 
@@ -43,8 +43,8 @@ def read_arrays(
 
     Args:
       path: the archive.
-      numbers: arrays of numbers, by name, with their names in messages.
-      words: arrays of words or integers, by name, with their names in messages.
+      numbers: name of each array of numbers -> its name in messages.
+      words: name of each array of words or integers -> its name in messages.
 
     Returns:
       The number of rows N, arrays of numbers `[N, *]`, and arrays of words or integers `[N]`.

@@ -118,7 +118,7 @@ def parsed_days(values: Collection[str], format: str) -> list[float] | None:
 
 
 def _cell(value: str, format: str, missing: Collection[str]) -> float | None:
-    """Returns the day of one cell; NaN if it counts as empty, None if it is no such date."""
+    """Returns the day number of `value`; NaN if it is in `missing`, None if it is no such date."""
     if value in missing:
         return np.nan
     days = parsed_days([value], format)

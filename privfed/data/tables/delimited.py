@@ -64,10 +64,10 @@ def known_encoding(name: str) -> str:
 
 
 def delimiter_of(path: Path, encoding: str) -> str | None:
-    """Infers the delimiter: the character that divides the first rows into equally many cells.
+    """Infers the delimiter: a common one that divides the first rows into equally many cells.
 
-    Of several such characters, the one with most cells per row is returned; None if no character
-    gives two or more cells, or the file cannot be read.
+    Of several, the one with most cells per row is returned; None if none gives two or more cells,
+    or the file cannot be read.
     """
     try:
         start = unpacked(path, _FIRST_BYTES)
@@ -187,7 +187,7 @@ _PROBLEM = re.compile(
 
 
 def csv_problem(path: Path, error: Exception, dialect: Dialect) -> tuple[str, str]:
-    """Returns position and description of a known pyarrow error; both are "" for others.
+    """Returns position and description of a known pyarrow error; both are "" if it is unknown.
 
     The error's own text is left out, since it quotes the row.
     """

@@ -64,7 +64,7 @@ class DeclaredNames:
         self._taken = frozenset(taken)
 
     def matching(self, pattern: str) -> list[str]:
-        """Returns the columns that `pattern` declares: the column of that name, or all matches."""
+        """Returns the column named `pattern` if there is one, otherwise all names that match it."""
         if pattern in self._places:
             return [pattern]
         alone = self._escaped.get(pattern)  # a quick look-up, for tables of many columns
@@ -127,7 +127,7 @@ def _mapped(feature: NumberFeature, array: np.ndarray, rules: CellRules) -> tupl
 
 
 def outside_bounds(numbers: Mapping[str, NumberFeature], table: Columns) -> tuple[Outside, ...]:
-    """Returns one `Outside` for each name or pattern that declares bounds, on rows of `table`."""
+    """Returns one `Outside` for each declared name or pattern in `numbers`, over all rows."""
     declared: dict[tuple[str, float, float], list[np.ndarray]] = {}
     for name, feature in numbers.items():
         key = (feature.column, feature.low, feature.high)
@@ -236,7 +236,7 @@ def present_labels(labels: Sequence[str], names: Sequence[str], called: str) -> 
 
 
 def has_labels(table: Columns, labels: Sequence[str], called: str) -> bool:
-    """Whether rows have labels. Raises `Refused` if some rows have labels and others do not."""
+    """Whether no cell of `labels` is empty; False if all are. Raises `Refused` if only some are."""
     empty = np.stack([_empty(table, label) for label in labels], 1)
     if empty.all():
         return False
@@ -261,7 +261,7 @@ def _empty(table: Columns, label: str) -> np.ndarray:
 def with_placeholder_labels(
     table: Columns, words: dict[str, str], numbers: dict[str, float]
 ) -> Columns:
-    """Returns `table` with constant label columns, given by name in `words` or `numbers`."""
+    """Returns `table` with constant label columns: name -> value in `words` or `numbers`."""
     codes = np.zeros(table.rows, dtype=np.int64)
     return replace(
         table,
@@ -290,8 +290,8 @@ class EncodedLabels:
 class LabelDeclaration:
     """The label as the configuration declares it: its columns, and its classes or bounds.
 
-    A `single` column has exactly one of `values` (the classes by name), `classes` (integers from 0)
-    and `bounds` (of a number to predict). Several columns contain 0 or 1 each.
+    If `single`, there is one column, with exactly one of `values` (the classes by name), `classes`
+    (integers from 0) and `bounds` (of a number to predict). Otherwise each column contains 0 and 1.
     """
 
     columns: Sequence[str]

@@ -48,9 +48,9 @@ def refuse_misplaced(
     dates: Collection[str],
     categories: Collection[str],
 ) -> None:
-    """Raises `ValueError` if `missing` names no declared column, or its value has another type.
+    """Raises `ValueError` if a key of `missing` is no declared column, or its value does not fit.
 
-    The value of a feature is a number, of a date a date as text, and of a category "none".
+    The value of a feature must be a number, of a date a date as text, and of a category "none".
     """
     for key, value in missing.items() if isinstance(missing, dict) else ():
         if key in categories and key not in features:
@@ -80,7 +80,8 @@ def empty_number(missing: Missing, *names: str) -> float | None:
 
     Args:
       missing: the declared replacements.
-      names: the column's name and the pattern that declares it; the first in `missing` counts.
+      names: the column's name and the pattern that declares it; the first that is a key of
+        `missing` is used.
     """
     if isinstance(missing, Mapping):
         value = next((missing[name] for name in names if name in missing), None)

@@ -99,9 +99,8 @@ class MultiLabel(Loss):
     def baseline_outputs(self, y: Tensor, width: int) -> Tensor:
         """Returns outputs proportional to each label's part in a constant prediction's recall.
 
-        A label's output is the mean of 1 / n over the examples that have it, among n labels each,
-        and of 0 over all others. The k labels with the largest outputs are the best constant
-        prediction.
+        A label's output is the mean over all examples of 1 / n if an example with n labels has it,
+        and of 0 otherwise. The k labels with the largest outputs are the best constant prediction.
         """
         labels = y.sum(-1, keepdim=True)
         return (y / labels.clamp(min=1)).double().mean(0)
@@ -159,7 +158,7 @@ class CrossEntropy(Loss):
         return examples.classes
 
     def minimiser(self, y: Tensor, width: int) -> Tensor:
-        """Returns the logarithm of each class's frequency; every example has the same weight."""
+        """Returns the logarithm of each class's frequency; an example's labels share one weight."""
         labelled = (y != NO_LABEL).view(len(y), -1)
         weights = labelled / labelled.sum(1, keepdim=True).clamp(min=1)
         shares = _class_weights(y, weights.view(y.shape), width)
@@ -213,6 +212,6 @@ class CrossEntropy(Loss):
 
 
 def _class_weights(y: Tensor, weights: Tensor, classes: int) -> Tensor:
-    """Returns the sum `[classes]` of each class's `weights` over labelled positions."""
+    """Returns the sum `[classes]` of each class's `weights` `[N, *]` over labelled positions."""
     labelled = y != NO_LABEL
     return torch.bincount(y[labelled], weights[labelled].double(), minlength=classes)
