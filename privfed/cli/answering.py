@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +39,8 @@ OVERRIDES = click.option(
     metavar="section.key=value",
     help="Override a key of the run file.",
 )
+_REPEATED = 5.0
+"""Seconds in which a repeated SIGTERM counts as the same one."""
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 JSON_AT_THE_END = click.option(
     "--json", "as_json", is_flag=True, help="End with one JSON object on stdout."
@@ -235,7 +239,7 @@ def _answering(
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
         # SIGTERM, by which a service manager stops a run, acts as Ctrl-C: the run can be resumed.
-        signal.signal(signal.SIGTERM, _interrupt)
+        signal.signal(signal.SIGTERM, _interrupter())
         with reporting(quotes(kwargs), bool(kwargs.get("as_json"))), guarded():
             code = _exit_code(functools.partial(command, *args, **kwargs))
         sys.exit(code)
@@ -254,5 +258,19 @@ def _exit_code(command: Callable[[], int]) -> int:
         return report_error(error)
 
 
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+def _interrupter() -> Callable[..., None]:
+    """Returns a signal handler that raises `KeyboardInterrupt` at most once in `_REPEATED` seconds.
+
+    Slurm signals every process of a job, and torchrun those that it started: the second signal
+    would end the report of the first, with the ledger's head.
+    """
+    last = -math.inf
+
+    def interrupt(*_: object) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last > _REPEATED:
+            last = now
+            raise KeyboardInterrupt
+
+    return interrupt

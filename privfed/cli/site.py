@@ -101,9 +101,14 @@ def check_site_command(directory: Path, run_file: Path, as_json: bool) -> int:
 
 @site.command("serve")
 @SITE_FOLDER
+@click.option(
+    "--socket",
+    type=FILE,
+    help="Where the socket is created, in a folder for its carrier; default: in the site's folder.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON, one object in a line.")
 @answers_errors
-def serve_command(directory: Path, as_json: bool) -> int:
+def serve_command(directory: Path, socket: Path | None, as_json: bool) -> int:
     """Answer the coordinator at the site's socket until Ctrl-C, or until a service manager ends it.
 
     Events are printed on standard error, without data. Reasons are written only to `log` in the
@@ -116,10 +121,10 @@ def serve_command(directory: Path, as_json: bool) -> int:
 
     folder = SiteFolder(directory)
     # Denormals are flushed before threads start, which inherit the setting.
-    with flushed_denormals(), logging_to(folder.log, as_json), serving(folder) as member:
+    with flushed_denormals(), logging_to(folder.log, as_json), serving(folder, socket) as member:
         click.echo(
             f"{member.key.name} of the federation {member.federation.name} answers at "
-            f"{folder.socket}; its log is {folder.log}",
+            f"{socket or folder.socket}; its log is {folder.log}",
             err=True,
         )
         with contextlib.suppress(KeyboardInterrupt):

@@ -203,8 +203,12 @@ def agent_of(member: Membership) -> Agent:
 
 
 @contextlib.contextmanager
-def serving(folder: SiteFolder) -> Iterator[Membership]:
+def serving(folder: SiteFolder, path: Path | None = None) -> Iterator[Membership]:
     """Serves the site in `folder` at its socket until the block ends; yields its membership.
+
+    Args:
+      folder: the site's folder.
+      path: where the socket is created, if not in `folder`, which then has a link to it.
 
     Raises:
       Busy: if another process serves the folder.
@@ -213,5 +217,29 @@ def serving(folder: SiteFolder) -> Iterator[Membership]:
     """
     with held_alone(folder.path, Busy(f"another agent serves {folder.path}; stop it first")):
         member = open_member(folder)
-        with LocalServer(folder.socket, agent_of(member).answer, LARGEST).serving():
+        answers_at = path or folder.socket
+        with (
+            _linked(folder.socket, answers_at),
+            LocalServer(answers_at, agent_of(member).answer, LARGEST).serving(),
+        ):
             yield member
+
+
+@contextlib.contextmanager
+def _linked(link: Path, path: Path) -> Iterator[None]:
+    """Returns a context in which `link` leads to `path`, where the socket is created later.
+
+    A link or socket that a killed agent left at `link` is replaced.
+    """
+    if link.is_symlink():
+        link.unlink()
+    if link.absolute() == path.absolute():
+        yield
+        return
+    if link.is_socket():
+        link.unlink()
+    link.symlink_to(path.absolute())
+    try:
+        yield
+    finally:
+        link.unlink(missing_ok=True)

@@ -109,6 +109,27 @@ def test_every_end_has_its_kind_and_code(kind):
     assert quiet.stderr.startswith("privfed: ")
 
 
+def test_a_signal_that_arrives_twice_interrupts_once():
+    """Slurm signals every process of a job, and torchrun forwards the signal to its own."""
+    reported = []
+
+    @click.command()
+    @answers_errors
+    def command():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            signal.raise_signal(signal.SIGTERM)
+            reported.append("all of it")
+            raise
+
+    before = signal.getsignal(signal.SIGTERM)
+    for _ in range(2):  # each command has its own first signal
+        assert CliRunner().invoke(command, []).exit_code == 130
+    signal.signal(signal.SIGTERM, before)
+    assert reported == ["all of it"] * 2
+
+
 def test_a_broken_ledger_keeps_what_json_said_of_it(finished, tmp_path):
 
     run = tmp_path / "run"

@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import socket
 import stat
 
 import pytest
@@ -58,6 +59,27 @@ def test_the_exit_code_states_whether_an_agent_answers(made, caplog):
         assert run("site", "status", folder.path, "--health", 60).exit_code == 0
     assert not caplog.records, "a supervisor's questions would fill the log"
     assert run("site", "status", folder.path, "--health", 1).exit_code == 2
+
+
+@pytest.mark.parametrize("left", ["nothing", "a link", "a socket"])
+def test_a_socket_outside_of_the_folder_is_found_by_a_link(made, tmp_path, left):
+    """Its carrier needs no access to the site's key and table."""
+    folder, other = made.folder(0), tmp_path / "carrier"
+    other.mkdir()
+    if left == "a link":
+        folder.socket.symlink_to(tmp_path / "gone")
+    elif left == "a socket":
+        with socket.socket(socket.AF_UNIX) as killed:
+            killed.bind(str(folder.socket))
+    with serving(folder, other / "socket"):
+        assert (other / "socket").is_socket()
+        assert [path.name for path in other.iterdir()] == ["socket"]
+        assert run("site", "status", folder.path, "--health", 60).exit_code == 0
+    assert not folder.socket.is_symlink()
+    assert [*other.iterdir()] == []
+    with serving(folder, folder.socket):
+        assert folder.socket.is_socket()
+        assert not folder.socket.is_symlink()
 
 
 def test_an_agent_at_work_is_up_but_not_healthy_until_it_answers(made, monkeypatch):
