@@ -92,30 +92,21 @@ def decline_command(directory: Path, digest: str) -> int:
     metavar="FILE",
     help="Write the status to this file, for the textfile collector of Prometheus' node exporter.",
 )
-@click.option(
-    "--health",
-    type=click.FloatRange(0, 86_400, min_open=True),
-    metavar="SECONDS",
-    help="For a supervisor: exit code 2 also if the agent does not answer within this time.",
-)
 @answers_errors
-def status_command(
-    directory: Path, as_json: bool, prometheus: Path | None, health: float | None
-) -> int:
+def status_command(directory: Path, as_json: bool, prometheus: Path | None) -> int:
     """Print whether the site's agent answers, the ε spent and left, and what was declined.
 
-    The exit code is 2 if no agent serves the site. Nothing printed depends on the site's table.
+    The exit code is 2 if no agent answers. Nothing printed depends on the site's table.
     """
     from accounting.durable import write_atomically
     from privfed.deploy.files.site_folder import SiteFolder
     from privfed.deploy.site.status import site_status
 
-    status = site_status(SiteFolder(directory), health or 1.0)
+    status = site_status(SiteFolder(directory))
     if prometheus is not None:
         write_atomically(prometheus, status.prometheus().encode())
         prometheus.chmod(0o644)
-    failed = status.agent != "answers" if health else not status.up
-    code = Refused.exit_code if failed else 0
+    code = 0 if status.up else Refused.exit_code
     if as_json:
         return print_json(status.to_json(), code)
     for line in _status_lines(status):
@@ -127,7 +118,7 @@ def _status_lines(status: SiteStatus) -> Iterator[str]:
     """Yields the lines that `privfed site status` prints."""
     from privfed.core.text import ceiling, number, utc
 
-    agent = {"answers": "up", "busy": "up, at work", "down": "down"}[status.agent]
+    agent = "up" if status.up else "down"
     yield f"agent    {agent}: {status.site} of the federation {status.federation}"
     spent = f"ε = {ceiling(status.epsilon)} of {number(status.budget)}, δ = {status.delta:g}"
     yield f"budget   {spent}, for {status.population}"

@@ -109,8 +109,11 @@ class LocalServer:
             return
         try:
             question = _read_frame(connection, self.most, time.monotonic() + self.seconds)
-            with self._asking:
-                answer = self.answer(question)
+            if question:
+                with self._asking:
+                    answer = self.answer(question)
+            else:  # asks whether the server is alive, also while it works on another question
+                answer = b""
         finally:
             self._reading.release()
         connection.settimeout(self.seconds)

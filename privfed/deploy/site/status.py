@@ -26,6 +26,9 @@ from privfed.deploy.files.site_folder import SiteFolder
 from privfed.deploy.site.policy import Code, LocalPolicy
 from privfed.store.folders import is_held
 
+_SECONDS = 10.0
+"""Seconds within which an agent has to answer an empty question."""
+
 
 @dataclass(frozen=True)
 class DeclinedCounts:
@@ -61,7 +64,7 @@ class SiteStatus(Encoded):
       site: name of the site.
       federation: name of the federation.
       population: name of the site's population.
-      agent: "answers"; "busy" if it has not answered in time, as while it trains; or "down".
+      up: whether an agent answers at the site's socket, also while it trains.
       epsilon: epsilon of all receipts, at `delta`.
       budget: the largest epsilon that the policy allows.
       delta: the policy's delta.
@@ -77,7 +80,7 @@ class SiteStatus(Encoded):
     site: str
     federation: str
     population: str
-    agent: str
+    up: bool
     epsilon: float
     budget: float
     delta: float
@@ -88,11 +91,6 @@ class SiteStatus(Encoded):
     last_answer: float
     pending: int
     declined: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def up(self) -> bool:
-        """Whether an agent serves the site."""
-        return self.agent != "down"
 
     def prometheus(self) -> str:
         """Returns the status in Prometheus' text format, for the textfile collector."""
@@ -123,12 +121,8 @@ def _number(value: float) -> str:
     return {float("inf"): "+Inf"}.get(value, repr(value))
 
 
-def site_status(folder: SiteFolder, seconds: float) -> SiteStatus:
+def site_status(folder: SiteFolder) -> SiteStatus:
     """Returns the state of the site in `folder`.
-
-    Args:
-      folder: the site's folder.
-      seconds: how long to wait for the agent's answer.
 
     Raises:
       Refused: if a file of the site is invalid.
@@ -143,7 +137,7 @@ def site_status(folder: SiteFolder, seconds: float) -> SiteStatus:
         site=SiteKey.read(folder.key).name,
         federation=FederationFile.read(folder.federation).name,
         population=table.population,
-        agent=_agent(folder, seconds),
+        up=_answers(folder),
         epsilon=receipts.guarantees(limit.delta)[0].epsilon,
         budget=limit.epsilon,
         delta=limit.delta,
@@ -157,14 +151,9 @@ def site_status(folder: SiteFolder, seconds: float) -> SiteStatus:
     )
 
 
-def _agent(folder: SiteFolder, seconds: float) -> str:
-    """Returns whether the agent "answers", is "busy", or is "down"."""
-    if not is_held(folder.path):
-        return "down"
+def _answers(folder: SiteFolder) -> bool:
+    """Whether an agent that serves the site answers an empty question, within 10 s."""
     try:
-        ask(folder.socket, b"", seconds)  # no valid message: any agent answers at once
-    except TimeoutError:
-        return "busy"
+        return is_held(folder.path) and ask(folder.socket, b"", _SECONDS) == b""
     except OSError:
-        return "down"
-    return "answers"
+        return False

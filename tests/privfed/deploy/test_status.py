@@ -3,17 +3,19 @@
 import json
 import logging
 import re
-import socket
 import stat
+import threading
 
 import pytest
 from commands import run
 from hospitals import POLICY, data_text, hospitals
+from waiting import LONG
 
 from privfed.deploy.carriers.carrier import Loopback
+from privfed.deploy.carriers.local_socket import ask
 from privfed.deploy.coordinator.coordinate import coordinate
 from privfed.deploy.messages.envelope import Kind
-from privfed.deploy.site.agent import serving
+from privfed.deploy.site.agent import Agent, serving
 from privfed.deploy.site.agent_log import event, logging_to
 from privfed.deploy.site.policy import Code
 from privfed.deploy.site.status import DeclinedCounts, site_status
@@ -40,7 +42,7 @@ def test_a_status_states_epsilon_answers_and_what_was_declined(made, tmp_path):
     made.folder(0).policy.write_text(POLICY.replace("1e300", "50.0"))
     played(made, tmp_path / "first")
     declined(made, "client.objective=feddane", "privacy.noise_multiplier=0.0001")
-    status = site_status(made.folder(0), 1.0)
+    status = site_status(made.folder(0))
     receipts = json.loads(run("site", "receipts", made.folder(0).path, "--json").output)
     assert status.epsilon == receipts["guarantees"][0]["epsilon"] > 0
     assert (status.runs, status.answers, status.last_round) == (1, 4, 4)
@@ -56,44 +58,28 @@ def test_the_exit_code_states_whether_an_agent_answers(made, caplog):
     folder = made.folder(0)
     with serving(folder):
         assert run("site", "status", folder.path).exit_code == 0
-        assert run("site", "status", folder.path, "--health", 60).exit_code == 0
     assert not caplog.records, "a supervisor's questions would fill the log"
-    assert run("site", "status", folder.path, "--health", 1).exit_code == 2
+    assert run("site", "status", folder.path).exit_code == 2
 
 
-@pytest.mark.parametrize("left", ["nothing", "a link", "a socket"])
-def test_a_socket_outside_of_the_folder_is_found_by_a_link(made, tmp_path, left):
-    """Its carrier needs no access to the site's key and table."""
-    folder, other = made.folder(0), tmp_path / "carrier"
-    other.mkdir()
-    if left == "a link":
-        folder.socket.symlink_to(tmp_path / "gone")
-    elif left == "a socket":
-        with socket.socket(socket.AF_UNIX) as killed:
-            killed.bind(str(folder.socket))
-    with serving(folder, other / "socket"):
-        assert (other / "socket").is_socket()
-        assert [path.name for path in other.iterdir()] == ["socket"]
-        assert run("site", "status", folder.path, "--health", 60).exit_code == 0
-    assert not folder.socket.is_symlink()
-    assert [*other.iterdir()] == []
-    with serving(folder, folder.socket):
-        assert folder.socket.is_socket()
-        assert not folder.socket.is_symlink()
+def test_an_agent_at_work_answers_a_supervisor(made, monkeypatch):
+    """An agent answers one message at a time, and trains for minutes."""
+    working, finished = threading.Event(), threading.Event()
 
+    def slow(agent, data):
+        working.set()
+        finished.wait(LONG)
+        return b""
 
-def test_an_agent_at_work_is_up_but_not_healthy_until_it_answers(made, monkeypatch):
-    from privfed.deploy.site import status as module
-
-    def late(*_):
-        raise TimeoutError
-
+    monkeypatch.setattr(Agent, "answer", slow)
     folder = made.folder(0)
     with serving(folder):
-        monkeypatch.setattr(module, "ask", late)
-        answer = run("site", "status", folder.path)
-        assert (answer.exit_code, "up, at work" in answer.output) == (0, True)
-        assert run("site", "status", folder.path, "--health", 1).exit_code == 2
+        asking = threading.Thread(target=ask, args=(folder.socket, b"question", LONG))
+        asking.start()
+        assert working.wait(LONG)
+        assert run("site", "status", folder.path).exit_code == 0
+        finished.set()
+        asking.join(LONG)
 
 
 METRIC = re.compile(r'privfed_site_(\w+)\{site="h0",federation="stays"(?:,code="(\w+)")?\} (\S+)')
@@ -126,7 +112,7 @@ def test_metrics_do_not_depend_on_the_table(made, tmp_path):
     played(made, tmp_path / "first")
     texts = []
     for site in range(2):
-        text = site_status(made.folder(site), 1.0).prometheus().replace(f'"h{site}"', '"h"')
+        text = site_status(made.folder(site)).prometheus().replace(f'"h{site}"', '"h"')
         texts.append(re.sub(r".*timestamp.*", "", text))
     assert texts[0] == texts[1]
 
@@ -147,7 +133,7 @@ def test_a_full_disk_does_not_change_an_answer(made, monkeypatch):
 
     monkeypatch.setattr(module, "write_atomically", full)
     declined(made, "client.objective=feddane", "privacy.noise_multiplier=0.0001")
-    assert site_status(made.folder(0), 1.0).declined["budget"] == 0
+    assert site_status(made.folder(0)).declined["budget"] == 0
 
 
 SECRET = "patient p7: 'positive'"
