@@ -148,10 +148,11 @@ def epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
 
 
 def _bound(counts: Mapping[Any, int], accountant: str, delta: float) -> float | None:
-    """Returns epsilon by `accountant`, or None; for a choice among runs, the smaller of two bounds.
+    """Returns epsilon by `accountant`; None without a bound.
 
-    One bound uses the privacy profile of a single run (only if nothing else is composed), the other
-    uses the run's Rényi divergences.
+    A choice among runs has a bound by the privacy profile of a single run, only if nothing else is
+    composed. "pld" uses that one; "rdp" also the bound by Rényi divergences, and the smaller of
+    both.
     """
     plain: Any = rdp_epsilon if accountant == "rdp" else pld_epsilon
     choices = [release for release in counts if isinstance(release, RepeatAndSelect)]

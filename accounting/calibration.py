@@ -134,10 +134,11 @@ def most_rounds(
 
 
 def largest(fits: Callable[[int], bool], most: int, beyond: str = "") -> int:
-    """Returns the largest count up to `most` for which `fits` holds; 0 if there is none.
+    """Returns the largest count in 1..`most` for which `fits` holds; 0 if there is none.
 
-    `fits` must be monotone: if it holds for a count, it holds for all smaller ones. Raises
-    `Unaccountable` with the message `beyond` if even `most` fits, unless `beyond` is empty.
+    `fits` must be monotone: if it holds for a count, it holds for all smaller ones. If even `most`
+    fits, `most` is returned if `beyond` is empty; otherwise `Unaccountable` is raised with the
+    message `beyond`.
     """
     high = 1
     while high < most and fits(high):

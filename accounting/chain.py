@@ -25,7 +25,7 @@ Link = Mapping[str, Any]
 
 
 class Chain(NamedTuple):
-    """Verified lines of a file, and whether its last line is incomplete after a crash."""
+    """The objects of a file's verified lines, and whether an incomplete line follows (`torn`)."""
 
     links: list[Link]
     torn: bool

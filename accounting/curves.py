@@ -22,8 +22,8 @@ Curve = list[tuple[float, dict[str, float | None]]]
 def over_rounds(prior: Spending, events: Sequence[Event], delta: float, points: int = 25) -> Curve:
     """Returns epsilon at `delta` after `prior` and each of up to `points` prefixes of `events`.
 
-    A point is the number of events in the prefix, and each accountant's epsilon. The last prefix is
-    all of `events`. Without events the curve is empty.
+    A point is the number of events in the prefix, and each accountant's epsilon. These numbers are
+    about evenly spaced from 1 to the number of `events`. Without events the curve is empty.
     """
     rounds = np.unique(np.linspace(1, len(events), min(points, len(events))).round().astype(int))
     curve: Curve = []
@@ -59,8 +59,8 @@ _HALVINGS = 45
 def delta_at(spending: Spending, epsilon: float, accountant: str = TIGHTEST) -> float:
     """Returns an upper bound on delta of the composition of `spending` at `epsilon`.
 
-    The result is the least delta, up to rounding and at least 1e-9, at which the accountant proves
-    an epsilon of at most `epsilon`; 1 if there is no such delta below 1.
+    The result is the least delta, up to rounding, at which the accountant proves an epsilon of at
+    most `epsilon`; `_LEAST_DELTA` if that is smaller, and 1 if there is no such delta below 1.
     """
 
     def holds(delta: float) -> bool:

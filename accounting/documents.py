@@ -79,7 +79,8 @@ class Encoded:
     """Base of dataclasses whose JSON object has a key for each field, in the order of fields.
 
     `stated_first` and `stated_last` name further attributes that the object has before and after
-    its fields. The metadata of a field may change its entry: `called`, `UNSTATED`, `UNLESS_EMPTY`.
+    its fields. The metadata of a field may change its entry: another key (`called`), no entry
+    (`UNSTATED`), or no entry if the value is 0 or empty (`UNLESS_EMPTY`).
     """
 
     stated_first: ClassVar[tuple[str, ...]] = ()
@@ -112,7 +113,11 @@ UNLESS_EMPTY: Mapping[str, Any] = {"unless_empty": True}
 
 
 def encoded(value: Any) -> Any:
-    """Returns `value` converted to JSON types recursively; values of other types are unchanged."""
+    """Returns `value` with all its values converted to JSON types, recursively.
+
+    Objects are converted by their `to_json`, dataclasses and mappings to dictionaries, lists and
+    tuples to lists, paths to strings; all other values are unchanged.
+    """
     if hasattr(value, "to_json") and not isinstance(value, type):
         return value.to_json()
     if is_dataclass(value) and not isinstance(value, type):

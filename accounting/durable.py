@@ -61,7 +61,7 @@ def refuse_lost_link(path: Path) -> None:
 
 
 def recover_folder(folder: Path) -> None:
-    """Removes files that a crash left incomplete, and makes all other names durable.
+    """Removes temporary files of atomic writes that a crash interrupted; makes other names durable.
 
     Call this function only for folders to which no other process writes.
     """

@@ -157,7 +157,11 @@ def _at_least_noise(spending: Spending) -> Spending:
 
 
 def _without_noise(event: Event) -> Event:
-    """Returns a key that is equal for events counted together; for all others, the event."""
+    """Returns a key that is equal for events counted together, which may differ in noise and slack.
+
+    These are rounds of random allocation, of buffered noise, or with a separation and Gaussian
+    noise. For all other events it is the event itself.
+    """
     match event.release:
         case RandomAllocation() | BufferedToeplitz() | Separated(of=Gaussian()) as release:
             return replace(event, release=replace(release, of=Gaussian(1.0)), slack=0.0)

@@ -48,7 +48,7 @@ class Guarantee:
       rounds: number of charged events.
       accountant: the accountant that bounds `epsilon`.
       by_accountant: epsilon of every accountant; None if the accountant has no bound.
-      against: the adversary whose view is bounded, if there are several.
+      against: the adversary whose view is bounded, if there are several; otherwise empty.
       uncovered: origin of the starting model, if the guarantee does not cover what that model
         reveals about the same clients; otherwise empty.
       missing: the reason why there is no bound; empty if there is one.
@@ -248,7 +248,7 @@ class Gate:
       epsilon: the budget.
       delta: delta of the budget.
       accountant: "rdp", "pld" or "tightest".
-      stride: number of events that the caller plans.
+      stride: number of events that the caller plans, which the gate first accounts for at once.
     """
 
     def __init__(self, epsilon: float, delta: float, accountant: str, stride: int = 1) -> None:

@@ -57,7 +57,8 @@ class HeadsFile:
     def read(self) -> list[Head]:
         """Returns every head, in order; ignores lines that a crash left incomplete.
 
-        Raises `OSError`, and `LedgerBroken` if the file holds a line that is no head.
+        Raises `OSError` if the file is missing or unreadable, and `LedgerBroken` if it holds a line
+        that is no head, nor the beginning of one.
         """
         lines = regular.read_bytes(self.path).decode("ascii", "replace").split("\n")
         return [
@@ -89,9 +90,10 @@ class HeadsFile:
 
 
 def contradictions(held: Sequence[Head], stated: Sequence[Head], now: Sequence[Head]) -> list[str]:
-    """Returns the contradictions between the heads in a file and a ledger; empty if there are none.
+    """Returns the first contradiction between the heads in a file and a ledger; empty without one.
 
-    A run may be in progress, so the ledger is read before and after the file.
+    The text has the file as its subject ("lacks ..."). A run may be in progress, so the ledger is
+    read before and after the file, which may still lack the last of `stated`.
 
     Args:
       held: heads in the file.

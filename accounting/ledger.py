@@ -52,7 +52,7 @@ class BudgetChange:
 
 @dataclass(frozen=True)
 class Charge:
-    """One charged round. `hash` is the ledger's head after the charge; the release states it."""
+    """The charge of `event` to `round`. `hash` is the ledger's head after it; releases state it."""
 
     round: int
     event: Event
@@ -98,8 +98,8 @@ class Ledger:
     def load(cls, path: Path) -> Ledger:
         """Reads and verifies a ledger without changing it. Raises `LedgerBroken` if it is invalid.
 
-        An incomplete last line counts as a charge of the most expensive event defined, if any.
-        Seeded simulations ignore such a line, since they charge its round again.
+        An incomplete last line counts as a charge of the most expensive event that the ledger
+        defines. It is ignored if none is defined, and in seeded simulations, which charge it again.
         """
         links, torn = chain.read(path)
         ledger = cls(path, links)
@@ -127,7 +127,7 @@ class Ledger:
 
     @property
     def terms(self) -> Mapping[str, Any]:
-        """Terms stated by the `open` line."""
+        """Terms stated by the first line, of type "open"; empty if it is incomplete."""
         return MappingProxyType(dict(self._terms))
 
     @property
@@ -142,7 +142,7 @@ class Ledger:
 
     @property
     def budget(self) -> float | None:
-        """Current budget; None if there is none, or if an older ledger does not state it."""
+        """Current budget, an epsilon; None without one, or if an older ledger does not state it."""
         return (
             self._budgets[-1].epsilon if self._budgets else budget_value(self._terms.get("budget"))
         )
@@ -173,7 +173,7 @@ class Ledger:
         return self._prior + self._choice.spent(past)
 
     def head(self) -> bytes:
-        """Returns the hash of the last line. A copy elsewhere reveals truncation (`holds`)."""
+        """Returns the hash of the last line. A copy kept elsewhere reveals truncation (`holds`)."""
         return bytes.fromhex(self._hashes[-1] if self._hashes else chain.START)
 
     def trail(self) -> tuple[Head, ...]:
@@ -198,8 +198,8 @@ class Ledger:
         """Charges `event` to `round` before its cohort is sampled; durable when this returns.
 
         Refuses a round that is not later than every charged round: its cohort may have been sampled
-        already, and the charge covers one sample. Only a ledger that `reexecutes` (a seeded
-        simulation, which repeats the same draws) returns the earlier charge of the same event.
+        already, and the charge covers one sample. But if `reexecutes` is set (seeded simulations,
+        which repeat the same draws), the earlier charge of the same event to it is returned.
 
         Raises:
           BudgetExceeded: if the event exceeds the budget; nothing is charged.
@@ -224,7 +224,7 @@ class Ledger:
     def change_budget(self, before: float, epsilon: float, event: Event) -> None:
         """Writes a line: the budget is `epsilon`, no longer `before`, from the next round on.
 
-        The write is durable and atomic. `event` is the event that a round charges.
+        The write is durable and atomic. The line also defines `event`, to be charged from then on.
         """
         change = {"round": self._next_round(), "before": before, "epsilon": epsilon}
         body = {"type": "define", "id": len(self._events), "event": event.to_json()}

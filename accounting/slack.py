@@ -20,9 +20,9 @@ def with_slack(
 ) -> float | None:
     """Returns a bound e with epsilon(delta - (1 + exp(e)) slack) <= e; infinity if none is found.
 
-    Each step of the search starts from the epsilon that the previous step required, so the search
-    approaches the least such e from below; only verified bounds are returned. Returns None if
-    `epsilon` does.
+    The search computes, from a candidate e, the epsilon that its slack requires, which is the next
+    candidate. It approaches the least such e from below; only verified bounds are returned. Returns
+    None if `epsilon` does.
 
     Args:
       epsilon: the accountant's epsilon as a decreasing function of delta; None if it has no bound.

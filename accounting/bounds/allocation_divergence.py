@@ -44,7 +44,7 @@ _BATCH_SIZE = 64
 def allocation_divergences(slots: int, noise_multiplier: float, orders: Numbers) -> Numbers:
     """Bounds the Rényi divergences of one epoch of `slots` slots, at each of `orders`.
 
-    Returns the larger bound `[n]` of the two directions. The `orders` `[n]` are above 1.
+    Returns the larger bound `[n]` of the directions add and remove. The `orders` `[n]` are above 1.
     """
     orders = np.asarray(orders, dtype=float)
     most = math.ceil(float(orders.max()))
@@ -62,13 +62,16 @@ def added_divergences(slots: int, noise_multiplier: float, orders: Numbers) -> N
 
 
 def log_moments(slots: int, noise_multiplier: float, most: int) -> Numbers:
-    """Returns log E[R^a] at a = 0, ..., most, R the likelihood ratio of an epoch of `slots`."""
+    """Returns log E[R^a] at a = 0, ..., most, with R = dP/dQ of an epoch of `slots`, under Q."""
     orders = np.arange(most + 1)
     return _of_mean(slots, orders * (orders - 1) / (2 * noise_multiplier**2))
 
 
 def _of_mean(count: int, single: Numbers) -> Numbers:
-    """Returns log moments `[n]` of a mean of `count` i.i.d. numbers with log moments `single`."""
+    """Returns log moments `[n]` of a mean of `count` i.i.d. numbers with log moments `single`.
+
+    Log moments of X are log E[X^k] for k = 0, ..., n - 1.
+    """
     if count == 1:
         return single
     half = _of_mean(count // 2, single)
@@ -77,9 +80,9 @@ def _of_mean(count: int, single: Numbers) -> Numbers:
 
 
 def _mixture_log_moments(first: Numbers, second: Numbers, share: float) -> Numbers:
-    """Returns the log moments `[n]` of share X + (1 - share) Y, for independent X and Y.
+    """Returns log E[Z^k] for k = 0, ..., n - 1 of Z = share X + (1 - share) Y.
 
-    `first` and `second` `[n]` are the log moments of X and of Y.
+    X and Y are independent; `first` and `second` `[n]` are the same of X and of Y.
     """
     pieces = np.array_split(np.arange(len(first)), -(-len(first) // _BATCH_SIZE))
     return np.concatenate([_sums(piece, first, second, share) for piece in pieces])

@@ -21,7 +21,7 @@ _LEAST_LOSS = -700.0
 
 
 class LossTails:
-    """Both directions of a privacy loss distribution, and its epsilon at any delta."""
+    """Tail sums of both directions of dp-accounting's `distribution`, for epsilon at any delta."""
 
     def __init__(self, distribution: Any) -> None:
         self._distribution = distribution
@@ -70,9 +70,10 @@ class _Tail:
                 return None
 
     def _vanishing(self, delta: float, start: int) -> int | None:
-        """Returns the first index at which the tail has mass `delta`, but none under the neighbour.
+        """Returns the first index whose tail has mass `delta`, but none under the other neighbour.
 
-        None if there is no such index. A mass of none is 0.0 in float64.
+        The index is at least `start`; None if there is none. Its tail has all losses from that of
+        the index upwards, with a mass of at least `delta`; 0.0 in float64 is no mass.
         """
         if self._lower[start] > 0.0:
             return None

@@ -58,7 +58,7 @@ def _tails(counts: tuple[tuple[Any, int], ...]) -> LossTails:
 
 @functools.lru_cache(maxsize=4)
 def _distribution(counts: tuple[tuple[Any, int], ...]) -> Any:
-    """Returns the privacy loss distribution of all events; cached, since several deltas use it."""
+    """Returns the `PrivacyLossDistribution` of all events; cached, since several deltas use it."""
     grid = _grid(dict(counts))
     total = None
     for release, count in counts:
@@ -125,7 +125,7 @@ class SampledGaussian(GaussianPrivacyLoss):  # type: ignore[misc]
         return np.clip(deltas, 0, 1)
 
     def _inverses(self, epsilons: np.ndarray) -> np.ndarray:
-        """Returns `inverse_privacy_loss` of each of `epsilons`, within the range of the loss."""
+        """Returns `inverse_privacy_loss` of each of `epsilons`, which the loss must attain."""
         adds, rate = self.adjacency_type == AdjacencyType.ADD, self.sampling_prob
         signed = -epsilons if adds else epsilons
         near = np.isclose(signed, math.log(1 - rate), rtol=1e-8, atol=0.0) | (signed == 0.0)

@@ -130,7 +130,7 @@ def _far_out(z: float) -> float:
 
 
 def _ratio(slots: int, z: float, grid: float) -> Spread:
-    """Returns the law of the likelihood ratio R under Q, at step `grid` times a power of two."""
+    """Returns a spread of the likelihood ratio R under Q; its step is that of `_step`."""
     terms = {1: lognormal(-0.5 / z**2 - math.log(slots), 1 / z, _step(1, z, grid))}
 
     def sum_of(count: int) -> Spread:
@@ -154,6 +154,9 @@ def _step(count: int, z: float, grid: float) -> float:
 
 
 def _probabilities(grid: float, first: int, masses: Numbers, infinite: float) -> Any:
-    """Builds a pessimistic distribution: finite losses from `first` on, and the infinite loss."""
+    """Returns a pessimistic distribution of losses `grid` * (`first` + i) with `masses` `[n]`.
+
+    The mass `infinite` of the infinite loss is raised by the error of the sum of all masses.
+    """
     infinite = min(infinite + abs(1.0 - infinite - float(masses.sum())), 1.0)
     return pld_pmf.DensePLDPmf(grid, first, masses, infinite, True)

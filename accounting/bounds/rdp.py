@@ -58,7 +58,7 @@ def reach(counts: Mapping[Any, int]) -> float:
 
 
 def _likely_curve(release: Any) -> np.ndarray:
-    """Estimates the Rényi divergences of `release` at the orders `_FEW`."""
+    """Estimates the Rényi divergences of `release` at the twelve orders `_FEW`, without a proof."""
     match release:
         case TruncatedPoisson(rate=rate, of=noise):
             return _curve(PoissonSampled(rate, noise), _FEW)[1]
@@ -140,7 +140,7 @@ def integer_divergence(release: Any, order: float) -> float:
 
 @contextmanager
 def _quiet_library() -> Iterator[None]:
-    """Silences the library's warnings about orders that did not converge, which are ignored."""
+    """Returns a context without the library's warnings about orders that did not converge."""
     set_level: Callable[[int], None] = absl_logging.set_verbosity
     before = absl_logging.get_verbosity()
     set_level(absl_logging.ERROR)

@@ -109,7 +109,11 @@ def at_several_sites(
 
 
 def split(release: SeveralSites) -> PoissonSampled:
-    """Returns the release whose `sites`-fold composition bounds `release` (PLD and Rényi)."""
+    """Returns the release whose `sites`-fold composition bounds `release`.
+
+    Its noise multiplier is that of `release` over sqrt(sites). The bound holds for privacy loss
+    distributions and Rényi divergences.
+    """
     multiplier = release.of.noise_multiplier / math.sqrt(release.sites)
     return PoissonSampled(release.rate, Gaussian(multiplier))
 
@@ -155,7 +159,10 @@ def _dots(delta: Any, low: float, high: float, grid: float) -> Any:
 
 
 def _log_weights(sites: int, rate: float) -> Numbers:
-    """Returns log P[Binom(`sites`, `rate`) = j], with negligible large counts moved to `sites`."""
+    """Returns log P[Binom(`sites`, `rate`) = j] for j = 0, ..., `sites`.
+
+    The mass of large counts that together are less likely than `_NEGLIGIBLE` is moved to `sites`.
+    """
     counts = np.arange(sites + 1)
     log_weights = np.asarray(binom.logpmf(counts, sites, rate))
     beyond = binom.logsf(counts, sites, rate)
@@ -179,11 +186,10 @@ class _Pair:
         self.reach = _TAIL_STDS * self.z
 
     def loss(self, x: float) -> float:
-        """Returns the privacy loss at `x`."""
         return float(np.logaddexp(self.log_none, logsumexp(self._terms(np.array([x]))[:, 0])))
 
     def largest_loss(self) -> float:
-        """Returns the loss beyond which the mixture has probability mass `_TAIL`."""
+        """Returns the loss beyond which the mixture has probability mass `_TAIL`, about 1e-22."""
 
         def beyond(x: float) -> float:
             none = self.log_none + log_ndtr(-x / self.z)

@@ -119,7 +119,7 @@ def _cells(edges: Numbers) -> tuple[float, Numbers, float]:
 
 
 def _refined(law: Spread, step: float) -> Spread:
-    """Returns the same distribution on a finer grid."""
+    """Returns the same distribution on a finer grid; `step` divides that of `law`."""
     times = round(law.step / step)
     masses = np.zeros((len(law.masses) - 1) * times + 1)
     masses[::times] = law.masses
@@ -161,11 +161,12 @@ def _trimmed(law: Spread) -> Spread:
 def _of_pairs(x: Spread, y: Spread, least: int) -> tuple[int, Numbers]:
     """Returns masses of sums of a point of `x` and a point of `y` at least `least` steps below it.
 
-    Returns the index of the first mass, and the masses `[m]` from there on. The sum of point s and
-    the point d steps below is s (1 + exp(-step d)), which is between k and k + 1 steps above s. All
-    d with the same k are added at once, by running sums of masses and of means. The running sums
-    start from below, so that the rounding error of the difference of two running sums is small
-    relative to the sum of all terms with the same s.
+    Returns the index of the first mass on the common grid, and the masses `[m]` from there on;
+    (0, empty) if there is no such pair. The sum of point s and the point d steps below is
+    s (1 + exp(-step d)), which is between k and k + 1 steps above s. All d with the same k are
+    added at once, by running sums of masses and of means. The running sums start from below, so
+    that the rounding error of the difference of two running sums is small relative to the sum of
+    all terms with the same s.
     """
     step, length, ahead = x.step, len(x.masses), x.first - y.first
     distances = np.arange(max(least, ahead - len(y.masses) + 1), ahead + length)
@@ -193,6 +194,6 @@ def _of_pairs(x: Spread, y: Spread, least: int) -> tuple[int, Numbers]:
 
 
 def _running(numbers: Numbers, margin: int) -> Numbers:
-    """Returns the cumulative sums `[margin + n + 1 + margin]` of `numbers`, padded by margins."""
+    """Returns `margin` + 1 zeros, cumulative sums `[n]`, and `margin` copies of the last sum."""
     sums = np.cumsum(numbers)
     return np.concatenate([np.zeros(margin + 1), sums, np.full(margin, sums[-1])])

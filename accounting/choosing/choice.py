@@ -25,8 +25,8 @@ class Choice:
     def from_terms(cls, terms: Mapping[str, Any]) -> Choice:
         """Returns the choice that a ledger's terms state under "chosen".
 
-        Without "chosen" it has no event. Raises `LedgerBroken` if the stated event is not a
-        choice, and `Unaccountable` if it is invalid.
+        Without "chosen" it has no event. Raises `LedgerBroken` if the release of the stated event
+        is not a `RepeatAndSelect`, and `Unaccountable` if the event is invalid.
         """
         if "chosen" not in terms:
             return cls()

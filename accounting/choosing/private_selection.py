@@ -68,8 +68,9 @@ def selected_epsilon(
     where δ_Q and δ_A bound the hockey-stick divergences in both directions. (The same condition and
     bound as Koskela, Redberg & Wang 2024, *Privacy profiles for private selection*.)
 
-    *Proof.* Let q and q' be the values of q(y) on the two neighbours. By the definition of δ_Q,
-    1 - q' <= exp(e') (1 - q) + δ_Q(e'), so that
+    *Proof.* Let q and q' be the values of q(y) on the two neighbours, with q(y) and the density φ'
+    as in the module's documentation. By the definition of δ_Q, 1 - q' <= exp(e') (1 - q) +
+    δ_Q(e'), so that
 
         1 - (1 - γ) q' = γ + (1 - γ)(1 - q')
                       <= exp(e') (γ + (1 - γ)(1 - q)) + (1 - γ) δ_Q(e') - γ (exp(e') - 1),

@@ -61,8 +61,9 @@ def claimed_profile(
 ) -> Iterator[Claim]:
     """Yields points of the profile of `spending`: at `delta`, then from small deltas to large ones.
 
-    The points are those that `accountant` proves: a tighter accountant claims a smaller epsilon. At
-    deltas up to 0.1 there are `points` points. Deltas without a finite epsilon are left out.
+    The points are those that `accountant` proves: a tighter accountant claims a smaller epsilon.
+    After `delta` there are `points` deltas spaced geometrically from 1e-9 `delta` to 0.1, then
+    0.15, 0.2, ..., 0.95. Deltas without a finite epsilon are left out.
     """
     deltas = (delta, *np.geomspace(_LEAST * delta, 0.1, points).tolist(), *_LARGE.tolist())
     yield from points_of(lambda at: guarantee(spending, at, accountant).epsilon, deltas)

@@ -14,12 +14,12 @@ _DELTAS = (1e-6, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
 
 
 def claimed_points(event: Event, rounds: int, delta: float) -> Iterator[Claim]:
-    """Yields points (epsilon, delta) claimed by `rounds` rounds of `event`; one is at `delta`.
+    """Yields points (epsilon, delta) claimed by `rounds` rounds of `event`.
 
-    If clients are sampled by independent Bernoulli draws, the first point is epsilon 0. Its delta
-    is the probability that the client is sampled at least once (plus slack), since a client that is
-    never sampled changes nothing. For integer noise this point is stronger than the accountants'
-    bounds.
+    They are those of `points_for_releases`. If clients are sampled by independent Bernoulli draws,
+    a point at epsilon 0 precedes them. Its delta is the probability that the client is sampled at
+    least once (plus slack), since a client that is never sampled changes nothing. For integer noise
+    this point is stronger than the accountants' bounds.
     """
     if isinstance(event.release, PoissonSampled | SeveralSites | Repeated):
         rate, draws = _draws(event.release)
@@ -30,7 +30,8 @@ def claimed_points(event: Event, rounds: int, delta: float) -> Iterator[Claim]:
 def points_for_releases(profile: Callable[[float], float], delta: float) -> Iterator[Claim]:
     """Yields points of `profile` (epsilon as a function of delta) that releases can test.
 
-    One of the points is at `delta`.
+    They are at `delta` and at fixed deltas from 1e-6 to 0.8, in ascending order; those without a
+    finite epsilon are left out.
     """
     yield from points_of(profile, sorted({*_DELTAS, delta}))
 

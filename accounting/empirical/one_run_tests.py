@@ -31,7 +31,8 @@ class Bounds:
 class OneRunTests:
     """The `bounds` by each statistic, and `most`, the bounds if all guesses were right.
 
-    `p_value` is the smallest p-value of all tests of the claimed curve, times the number of tests.
+    `p_value` is the smallest p-value of the tests of the claims (one for each statistic and
+    fraction of guessed bits), times the number of tests, but at most 1.
     """
 
     bounds: Mapping[str, Bounds]

@@ -172,7 +172,11 @@ def _in_units(flat0: Numbers, flat1: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def _flat(observed: Numbers) -> Numbers:
-    """Reshapes `[n, ..., k]` to `[n, m + 2]`, with an abort indicator and signs of infinities."""
+    """Reshapes releases `[n, ..., k]` to `[n, m + 2]`, m numbers of each release and two more.
+
+    Numbers that are not finite become 0. The last two are 1 for a release that has such a number
+    (an abort), and its number of positive minus negative infinities.
+    """
     flat = observed.reshape(len(observed), -1)
     finite = np.isfinite(flat)
     sides = np.isposinf(flat).sum(1) - np.isneginf(flat).sum(1)

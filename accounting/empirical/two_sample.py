@@ -173,7 +173,8 @@ class Sets:
     def counts(self, sides: tuple[Numbers, Numbers], bins: bool = True) -> Counts:
         """Counts the scores of both `sides` in every set; `bins` includes the sets of bins.
 
-        Each set is counted twice, with either side as neighbour 1.
+        Each set is counted twice: first with `sides[0]` as neighbour 0, then as neighbour 1. Both
+        sides must have the same number of scores.
         """
         counts = []
         for scores in sides:

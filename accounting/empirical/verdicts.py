@@ -30,5 +30,5 @@ class Verdicts:
 
     @property
     def doubted(self: HasPValue) -> bool:
-        """Whether the claim is rejected at the bounds' confidence, as some true claims are."""
+        """Whether the p-value is below 1 - `confidence`, which also occurs for some true claims."""
         return self.p_value < 1 - self.confidence

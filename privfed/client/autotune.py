@@ -96,9 +96,10 @@ def fastest(
 
     Clients are looped if the network draws random numbers (dropout), or if PyTorch cannot batch it
     over models (an LSTM). If `way` is "auto" and `memory` is None, they are also looped if two
-    models have more than 2^25 parameters. If `memory` is given, chunks are limited to what fits in
-    it, also a requested chunk size. A chunk size that is left open is at most 2 `cohort`; without
-    `memory`, chunks of several clients also have at most 2^25 parameters in total.
+    models together have more than 2^25 parameters. If `memory` is given, a chunk size, also a
+    requested one, is reduced to what fits in it. A chunk size that is left open is at most
+    max(2 `cohort`, 2); without `memory`, chunks of several clients also have at most 2^25
+    parameters in total.
 
     Args:
       trainer: the local trainer of the run.
@@ -166,7 +167,10 @@ def _options(
 
 
 def _is_known(trainer: LocalTrainer) -> bool:
-    """Whether the largest chunks are known to be fastest, without a comparison."""
+    """Whether the largest chunks are known to be fastest, without a comparison.
+
+    True on a CPU for a network of linear layers with at most `_SMALL` parameters and plain steps.
+    """
     network = trainer.network
     start = network.initial_params
     small = len(start) <= _SMALL and start.device.type == "cpu"
@@ -174,9 +178,9 @@ def _is_known(trainer: LocalTrainer) -> bool:
 
 
 def _fitting(trainer: LocalTrainer, ways: tuple[Way, ...], memory: CudaMemory, held: int) -> int:
-    """Returns the number of clients that fit into memory in each of the training modes `ways`.
+    """Returns the number of clients that fit into memory in every one of the modes `ways`.
 
-    Raises `Refused` if none fits.
+    Raises `Refused` if not even one client fits in some mode.
     """
     d = trainer.network.shapes.length
     length, free = trainer.objective.layout(d).length, memory.free()
@@ -194,11 +198,11 @@ def _fitting(trainer: LocalTrainer, ways: tuple[Way, ...], memory: CudaMemory, h
 
 
 def _tried(trainer: LocalTrainer, way: Way, clients: int) -> None:
-    """Trains `clients` synthetic clients on a batch of the largest size.
+    """Trains `clients` synthetic clients for one step on the largest batch to be expected.
 
-    The size depends on public facts only: the configured batch size or, if that is above 1,024,
-    twice the public estimate of a client's number of examples, but at least 32 (32 if there is no
-    estimate).
+    Its size depends on public values only: the configured batch size or, if that is above 1,024
+    (which stands for all examples), twice the public estimate of a client's number of examples,
+    but at least 32 (32 if there is no estimate).
     """
     typical = trainer.federation.typical
     bound = _MOST_EXAMPLES if typical is None else max(_MOST_EXAMPLES, math.ceil(2 * typical))
@@ -234,7 +238,8 @@ def _not_stackable(trainer: LocalTrainer) -> str | None:
 def speedup(candidate: LocalTrainer, reference: LocalTrainer, speed: Speed, cohort: int) -> float:
     """Returns how many times as fast `candidate` trains as `reference`.
 
-    Both use the training mode and chunk size of `speed`, with at most 2 `cohort` synthetic clients.
+    Both use the training mode and chunk size of `speed`, on synthetic clients: at most
+    max(2 `cohort`, 2) if models are stacked, at most 4 in a loop.
 
     The two trainers are timed in turn, so load on the machine affects both. The shortest time of
     each counts, because load only lengthens times.
@@ -255,7 +260,7 @@ def _speed(trainer: LocalTrainer, way: Way, chunk: int, repeats: int, most: int)
 def _stopwatch(trainer: LocalTrainer, way: Way, chunk: int, most: int) -> Callable[[], float]:
     """Returns a function that trains synthetic clients, and returns one client's seconds per step.
 
-    At most `chunk` clients are trained: stacked, also at most `most`; in a loop, also at most 4.
+    Each call trains min(`chunk`, `most`) stacked clients, or min(`chunk`, 4) in a loop.
     """
     clients = min(chunk, most if way == "stacked" else _LOOPED)
     # The number of examples is limited, since a full batch may be very large.
@@ -276,9 +281,10 @@ def _stopwatch(trainer: LocalTrainer, way: Way, chunk: int, most: int) -> Callab
 def training(
     trainer: LocalTrainer, way: Way, population: Federation, epochs: int = 1
 ) -> Callable[[], Tensor]:
-    """Returns a function that trains all clients of `population` as in round 1.
+    """Returns a function that trains all clients of `population` as in round 1, in mode `way`.
 
-    The function returns the clients' rows `[clients, m]`.
+    It returns the clients' messages, one row each, `[clients, m]`. The broadcast is that of
+    `first_broadcast`, and no client has a state yet.
     """
     candidate = replace(trainer, federation=population, way=way, epochs=epochs)
     ids = np.arange(population.clients)
@@ -291,7 +297,7 @@ def training(
 
 
 def first_broadcast(trainer: LocalTrainer) -> Broadcast:
-    """Returns the broadcast of round 1 if all exchanges before training release zeros."""
+    """Returns a broadcast of round 1, computed as if exchanges before training released zeros."""
     params, objective = trainer.network.initial_params, trainer.objective
     prelude = objective.prelude(params, objective.init(params))
     answer = None
@@ -304,7 +310,7 @@ def first_broadcast(trainer: LocalTrainer) -> Broadcast:
 
 
 def _synthetic_population(trainer: LocalTrainer, clients: int, size: int) -> Federation:
-    """Returns `clients` synthetic clients with `size` examples each, shaped like real ones.
+    """Returns `clients` synthetic clients with `size` examples each, of the real ones' shape.
 
     Features are random, because pooling layers take only half the time if all numbers are equal.
     All clients have the same examples, because generating many large images takes long.

@@ -50,8 +50,8 @@ def read_ahead(pieces: Iterable[P], read: Callable[[P], R]) -> Iterator[tuple[P,
 def in_memory(federation: Federation, ids: Indices) -> Federation:
     """Returns a population of clients `ids` `[c]` only, renumbered from 0, with examples in memory.
 
-    Features are those that training reads, after clipping and scaling. If no client has an example,
-    the returned population stores one synthetic example, which belongs to no client.
+    Features are as `Federation.gather` returns them to training (clipped and scaled). If none of
+    the clients has an example, one random synthetic example is stored, which belongs to no client.
     """
     offsets = np.concatenate([[0], np.cumsum(federation.sizes(ids))]).astype(np.int64)
     within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
@@ -76,10 +76,10 @@ def in_memory(federation: Federation, ids: Indices) -> Federation:
 
 
 def as_read(federation: Federation, ids: Indices) -> tuple[Federation, Indices]:
-    """Returns a population with clients `ids` `[c]` in memory, and their indices `[c]` in it.
+    """Returns the clients `ids` `[c]` in memory (`in_memory`), and their indices 0 to c - 1.
 
     Returns `federation` and `ids` unchanged if the features of these clients are more than
-    `MOST_AHEAD` values.
+    `MOST_AHEAD` values in total.
     """
     numbers = int(federation.sizes(ids).sum()) * math.prod(federation.examples.x.shape[1:])
     if numbers > MOST_AHEAD:
@@ -94,11 +94,12 @@ class Course:
     Attributes:
       origin: initial models, shape [c, d].
       w: current models, shape [c, d]; changed in place at every step.
-      state: client states, shape [c, k]; if the objective's `anchored` is "all", each client's
-        gradient at its initial model instead, shape [c, d].
-      carried: vectors carried between steps, shape [c, j]; changed in place at every step.
-      counts: number of each client's examples by class, shape [c, classes], if the objective
-        changes the loss.
+      state: client states, shape [c, k], or None; if the objective's `anchored` is "all", each
+        client's gradient at its initial model instead, shape [c, d].
+      carried: vectors carried between steps, shape [c, j], changed in place at every step; None
+        if the objective carries none.
+      counts: number of each client's examples by class, shape [c, classes]; None unless the
+        objective changes the loss and labels are classes.
     """
 
     origin: Tensor
@@ -118,7 +119,8 @@ class Course:
     ) -> Course:
         """Returns the training of `clients` clients before their first step.
 
-        `measured` `[c, b]` are the clients' losses at the b broadcast models, or None.
+        `measured` `[c, b]` are the clients' losses at the b broadcast models; None unless the
+        objective's `measures` is "loss".
         """
         origin = objective.origin(broadcast, state, measured).expand(clients, -1)
         carried = objective.carry(broadcast, state)
@@ -127,7 +129,7 @@ class Course:
         return cls(origin, origin.clone(), state, carried)
 
     def of(self, clients: slice) -> Course:
-        """Returns the training of a slice of clients, with views of their models and vectors."""
+        """Returns the training of a slice of the c clients; its tensors are views of these."""
         state = None if self.state is None else self.state[clients]
         carried = None if self.carried is None else self.carried[clients]
         counts = None if self.counts is None else self.counts[clients]
@@ -142,7 +144,7 @@ class Course:
         steps: Tensor,
         lr: float,
     ) -> LocalStep:
-        """Returns the inputs of the next step; `grad` `[c, d]` are the batches' gradients."""
+        """Returns the inputs of the next step; the arguments are fields of `LocalStep`."""
         return LocalStep(self.w, grad, anchor, self.state, self.carried, number, epoch, steps, lr)
 
     def go(
@@ -168,7 +170,7 @@ class Course:
 
 @dataclass(frozen=True)
 class Batches:
-    """The batches of c clients at S steps, padded to B examples.
+    """The batches of c clients at S steps, padded to B examples each.
 
     Padding repeats the first example of the same batch. The amount of padding depends on the other
     clients in the chunk, and a model may return NaN for an example, which a weight of zero does not
@@ -178,7 +180,7 @@ class Batches:
     Attributes:
       rows: indices of examples in the population's store, shape [c, S, B].
       mask: whether an entry of `rows` is an example (True) or padding, shape [c, S, B].
-      steps: number of steps of each client, shape [c]; later batches are empty.
+      steps: number of steps of each client, shape [c]; at later steps all entries are padding.
       epochs: number of epochs completed before each step, shape [c, S].
     """
 
@@ -188,10 +190,10 @@ class Batches:
     epochs: Indices
 
     def training(self) -> list[tuple[int, bool]]:
-        """Returns a pair for each step: a number n, and whether all of the first n clients train.
+        """Returns, for each step, a number n, and whether each of the first n clients has a batch.
 
-        Client n - 1 is the last that has a batch at this step (n is 0 if none has). The second
-        value is always True if clients are in descending order of their number of steps.
+        Clients from index n on have none at this step. The second value is always True if clients
+        are in descending order of their number of steps.
         """
         going = self.steps[:, None] > np.arange(self.rows.shape[1])
         counts = (going * np.arange(1, len(going) + 1)[:, None]).max(0, initial=0)
@@ -257,7 +259,11 @@ def plan_batches(
 
 
 def _permutations(sizes: Indices, keys: Keys, epochs: int) -> Indices:
-    """Returns indices `[c, epochs, L]`: (k, e) begins with a permutation of 0 … sizes[k] - 1."""
+    """Returns a permutation of 0 … sizes[k] - 1 for each client k and epoch.
+
+    The result is `[c, epochs, L]`, with L the largest size (at least 1). In the row of client k
+    further entries, from `sizes[k]` on, are meaningless.
+    """
     longest = max(int(sizes.max(initial=0)), 1)
     orders = np.empty((len(sizes), epochs, longest), dtype=np.int64)
     beyond = np.arange(longest) >= sizes[:, None]

@@ -38,11 +38,12 @@ class FalseClaims:
     """False statements by attackers. By default only their messages of training are false.
 
     Attributes:
-      everything: whether the attack replaces all messages of training, not only model updates.
+      everything: whether the attack also replaces gradients, and parts of the training message
+        other than the model update.
       weight: factor by which attackers overstate their number of examples.
       most: largest number of examples that the server admits as a weight.
-      within: the bit that attackers report for adaptive clipping: whether the norm of their row
-        is within the clip; None: the true bit.
+      within: the answer that attackers report for adaptive clipping (True: the norm of the row is
+        within the clip); None for the true answer.
     """
 
     everything: bool = True
@@ -51,7 +52,7 @@ class FalseClaims:
     within: bool | None = None
 
     def claimed(self, weights: Tensor, byzantine: Tensor) -> Tensor:
-        """Returns `weights` `[c]`, those in the mask `byzantine` times `weight`, at most `most`."""
+        """Returns `weights` `[c]`; w in the mask `byzantine` becomes min(`weight` * w, `most`)."""
         claimed = (weights * self.weight).clamp(max=self.most)
         return torch.where(byzantine, claimed, weights)
 
@@ -68,13 +69,13 @@ class Attackers:
       fraction: fraction of the clients that are attackers.
       afresh: whether new attackers are drawn in each round.
       unbounded: whether attackers ignore the norm bound and send rows at full length.
-      identities: identity of each client, shape [N].
+      identities: number that keys each client's random streams, shape [N].
       streams: random streams of the run.
       declared: declared number of clients, if a client's identity is its index; None if clients
         have names.
       false_claims: false statements that they send with their rows.
-      period: first and last round of the attack.
-      learned: result of `Attack.study` on all attackers' examples.
+      period: first and last round of the attack, inclusive.
+      learned: result of `Attack.study` on all attackers' examples; empty until `instructed`.
     """
 
     attack: Attack
@@ -122,7 +123,7 @@ class Attackers:
         return self._chosen[drawn]
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the attackers as a JSON object; "clients" is None if drawn anew in each round."""
+        """Returns the attackers as a JSON object; "clients" has their indices, None if `afresh`."""
         clients = None if self.afresh else np.flatnonzero(self.chosen(0)).tolist()
         selection = "round" if self.afresh else "once"
         return {
@@ -148,19 +149,19 @@ class Attackers:
         rule: Callable[[Tensor], Tensor],
         task: str = "train",
     ) -> tuple[Tensor, State]:
-        """Replaces the rows of Byzantine clients, and returns the attackers' new state.
+        """Replaces the rows of Byzantine clients by those of the attack.
 
         Args:
           round: current round.
-          ids: client indices, shape [n].
-          rows: client messages, shape [n, m].
+          ids: indices of the clients of all rows, shape [n].
+          rows: client messages, shape [n, m]; not modified.
           state: memory of the attackers, separate for each task, since updates and gradients are
             different vectors.
           rule: function that aggregates rows [n, m], the Byzantine ones first, to [m].
           task: the task of the exchange.
 
         Returns:
-          The rows [n, m] and the attackers' state.
+          The rows [n, m] and the attackers' new memory; `rows` and `state` if none is replaced.
         """
         byzantine = self.byzantine(round)[ids]
         if not byzantine.any() or not self.replace_rows(task):
@@ -186,15 +187,15 @@ class Attackers:
     ) -> BoundedRows:
         """Returns `bounded`; if `unbounded`, rows of `byzantine` clients are not shortened.
 
-        The mechanism's bound shortens rows, and may also rotate or extend them. A Byzantine client
-        skips only the shortening: its row gets its norm before the bound, if that is larger.
+        The mechanism shortens rows to its bound, and may also rotate or extend them. A Byzantine
+        client skips only the shortening: its bounded row is scaled up to the norm in `free`.
 
         Args:
           byzantine: mask of the Byzantine clients, shape [c].
           bounded: bounded rows of all clients.
           free: their rows before the bound, shape [c, m].
-          bare: whether Byzantine clients send the rows of `free` instead, without the noise that
-            clients add.
+          bare: whether Byzantine clients send their rows of `free` unchanged, without the noise
+            that clients add.
         """
         if not self.unbounded or not byzantine.any():
             return bounded
@@ -212,7 +213,8 @@ class Attackers:
     def instructed(self, federation: Federation) -> Attackers:
         """Returns these attackers, with `learned` from `Attack.study` on their examples.
 
-        They are returned unchanged if their attack does not read examples of all attackers.
+        They are returned unchanged if their attack does not study all attackers' examples
+        (`Knowledge.ATTACKERS_DATA`).
 
         Raises:
           Refused: if the attack does not apply to the examples, or the attackers have none that it
@@ -244,7 +246,7 @@ class Attackers:
         return [int(client) for client in np.flatnonzero(self.chosen(0))]
 
     def watching(self, params: Tensor, state: State) -> State:
-        """Returns the attackers' memory after they received the broadcast model `params` `[d]`."""
+        """Returns memory after the broadcast of `params` `[d]`; `state` if they read none."""
         looks = Knowledge.BROADCASTS in self.attack.knows
         return self.attack.watch(params, state) if looks else state
 
@@ -291,7 +293,7 @@ def _memory_of(task: str) -> str:
 
 
 def _parted(state: State, task: str) -> tuple[State, State]:
-    """Splits the attackers' memory: entries of other tasks, and those of `task`, without prefix."""
+    """Splits memory into entries of other tasks, and those of `task` with the prefix removed."""
     start = _memory_of(task)
     others: dict[str, Tensor] = {}
     remembered: dict[str, Tensor] = {}
@@ -325,9 +327,9 @@ def refuse_unfit(attack: Attack, examples: Examples) -> None:
 
 
 def targeted(attackers: Attackers, test: Examples) -> Examples | None:
-    """Returns the test examples with the attack applied, labelled with the attack's targets.
+    """Returns the test examples that the attack targets, altered, with their target labels.
 
-    Returns None if the attack poisons no examples or has no target.
+    Returns None if the attack poisons no examples or has no target label.
 
     Raises:
       Refused: if the attack does not apply to the examples, or targets none of them.

@@ -33,9 +33,10 @@ class ClientMeasures:
 
     Attributes:
       federation: the clients, with their held-out examples.
-      network: the scored network; for personal models, with the parameters that stay with clients.
-      row: the measures and their layout.
-      groups: groups of examples that are measured separately.
+      network: the scored network; its vector [d] includes the parameters that stay with clients
+        if `personal`.
+      row: the measures, and their layout in a client's row.
+      groups: assignment of examples to the groups that are measured separately.
       personal: whether each client scores its personal model.
     """
 
@@ -48,8 +49,8 @@ class ClientMeasures:
     def rows(self, ids: Indices, params: Tensor, round: int) -> Tensor:
         """Returns the rows `[c, m]` of clients `ids` `[c]` for model `params` `[d]` in `round`.
 
-        `params` may also be one model per client `[c, d]`. A client without held-out examples has a
-        row of zeros.
+        `params` may also be one model per client `[c, d]`. Labels are those of `round`, if they
+        change over rounds. A client without held-out examples has a row of zeros.
 
         To the last bit, a client's row depends only on its own examples and the model. Clients are
         scored one by one, because kernels that process several at once round differently, and a

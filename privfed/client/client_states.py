@@ -52,12 +52,12 @@ STATES_FILE = "settled.f32"
 
 
 class ClientStates:
-    """The clients' states: k float32 values each, in a memory-mapped file and a journal.
+    """The clients' states: k float32 values each, in a memory-mapped file and files of rounds.
 
     The file `settled.f32` `[clients, 1 + k]` contains the states at the last checkpoint; the first
-    column is 1 if the client has a state. The states of each later round are in a separate file,
-    which is durable before the round's release: after a resume, no release is without its states.
-    The states stay in the files: memory has only an index of the clients in later rounds.
+    column is 1 if the client has a state. The new states of each round since then are in a separate
+    file, which is durable before the round's release: after a resume, no release is without its
+    states. Memory has only an index of the clients in the files of rounds.
 
     `folded.txt` states the last round that was merged into `settled.f32`. After a power cut, files
     that were removed may reappear; those of merged rounds are then ignored.
@@ -74,8 +74,8 @@ class ClientStates:
           checkpoint: round of the last checkpoint.
 
         Raises:
-          Broken: if the file is missing, or of another size or run, or a file to be merged is
-            damaged: that of a round up to `checkpoint`, or `folded.txt`.
+          Broken: if `settled.f32` is missing, or of another size or run, or if `folded.txt` or the
+            file of a round up to `checkpoint`, which is merged now, is damaged.
           Refused: if the file system has too little space.
         """
         self._folder, self._clients = folder, clients
@@ -114,7 +114,7 @@ class ClientStates:
         self._temporary.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Discards states that `scatter` or `keep` stored in the current, aborted round."""
+        """Discards the new states of the current, aborted round, also if `keep` stored them."""
         self._temporary.unlink(missing_ok=True)
         self._path.unlink(missing_ok=True)
         self._where = self._earlier
@@ -154,8 +154,9 @@ class ClientStates:
         self._show(self._path)
 
     def replay(self, round: int, released: bool) -> None:
-        """Restores the states of an interrupted `round`; discards them if nothing was `released`.
+        """Makes later rounds read the states that `keep` stored in an interrupted `round`.
 
+        Deletes these states instead if the round's release was not stored (`released` is False).
         Raises `Broken` if the round was released, but its file is missing or damaged.
         """
         path = self._journal(round)

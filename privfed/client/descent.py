@@ -27,9 +27,9 @@ class Batch:
       counts: The number of the client's examples in each class `[classes]`; None if labels are not
         classes.
       features: The representations `[B, h]`: the inputs of the model's last layer with parameters,
-        flattened; None unless `reads_features`.
-      others: The representations `[m, B, h]` of the same examples under the models of `contrasts`,
-        without gradients; None if there are none.
+        flattened; None unless `LocalLoss.reads_features`.
+      others: The representations `[m, B, h]` of the same examples under the m models that
+        `LocalLoss.contrasts` returns, without gradients; None if it returns none.
     """
 
     loss: Loss
@@ -71,15 +71,15 @@ class LocalLoss(Part):
         return batch.loss.losses(batch.outputs, batch.y)
 
     def contrasts(self, broadcast: Broadcast, state: Tensor | None) -> Tensor | None:
-        """Returns other models `[c, m, d]` whose representations `losses` reads, or None."""
+        """Returns m other models of each client, `[c, m, d]`, for `Batch.others`; None for none."""
         return None
 
     def client_losses(self, loss: Loss, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Returns the losses `[c, B]` of c clients' batches, given as stacked fields of `Batch`.
+        """Returns the losses `[c, B]` of c clients' batches.
 
         Args:
           loss: the loss of the run.
-          tensors: fields of `Batch` by name, stacked over clients.
+          tensors: the other fields of `Batch` by name, each stacked over clients in dimension 0.
         """
         over_clients = torch.func.vmap(lambda fields: self.losses(Batch(loss, **fields)))
         stacked: Tensor = over_clients(dict(tensors))
@@ -141,7 +141,7 @@ class Correction(Part):
         return broadcast["params"]
 
     def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor | None:
-        """Returns the initial carried vectors, `[c, j]`, or `[j]` for all clients, or None."""
+        """Returns the initial carried vectors, `[c, j]`, or `[j]` for all; None to carry none."""
         return None
 
     def anchor(
@@ -170,7 +170,7 @@ class Correction(Part):
     def direction(
         self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
     ) -> Tensor:
-        """Returns the corrected gradient `[c, d]`, by which `along` descends by default.
+        """Returns the corrected gradient `[c, d]`, which is the direction of the default `along`.
 
         With `anchored` "batch", `state` is the batch's gradient at the anchor; with "all", the
         gradient of all examples at the origin.

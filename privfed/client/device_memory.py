@@ -24,18 +24,21 @@ and two copies of eight bytes (encoded, summed).
 
 @dataclass(frozen=True)
 class CudaMemory:
-    """The memory of a GPU, which `sharing` processes share evenly."""
+    """The memory of the GPU `device`, which `sharing` processes share evenly."""
 
     device: torch.device
     sharing: int = 1
 
     def free(self) -> int:
-        """Returns the number of bytes that this process, with an even share, can still allocate."""
+        """Returns this process's even share of the bytes that are still free on the GPU.
+
+        Memory that PyTorch has reserved in this process but does not use counts as free.
+        """
         unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         return int(torch.cuda.mem_get_info(self.device)[0] + unused) // self.sharing
 
     def peak(self, act: Callable[[], object]) -> int:
-        """Runs `act` and returns the peak increase of allocated bytes."""
+        """Runs `act`; returns the peak of allocated bytes meanwhile, minus the bytes before."""
         torch.cuda.synchronize(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)
         before = torch.cuda.memory_allocated(self.device)
@@ -50,7 +53,7 @@ def memory_of(device: torch.device, processes: int = 1, named: bool = False) -> 
     Args:
       device: the device of this process.
       processes: number of processes that train on this machine.
-      named: whether all processes use the same GPU; otherwise they are spread over all GPUs.
+      named: whether all processes use the GPU `device`; otherwise they are spread over all GPUs.
     """
     if device.type != "cuda":
         return None
@@ -85,9 +88,9 @@ def memory_need(
     """Measures the memory that training takes, as a function of the number of clients.
 
     Args:
-      train: trains the number of clients in its argument, each with a row of `length`.
+      train: trains as many clients as its argument states.
       memory: the device memory.
-      length: numbers per row.
+      length: numbers in a client's row.
 
     Returns:
       The memory needed, or None if a single client does not fit.

@@ -48,8 +48,8 @@ class ExamplePrivacy(ClientMechanism, Protocol):
 
         Args:
           w: the model, shape [d].
-          examples: number of examples of the silo.
-          batch_size: constant divisor of the noised sum.
+          examples: number of examples of the silo, of which the step samples a batch.
+          batch_size: configured batch size, the constant divisor of the noised sum.
           gradients: computes per-example gradients.
           keys: random streams of this silo and this step.
         """

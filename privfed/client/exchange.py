@@ -27,14 +27,14 @@ class Exchange:
     Attributes:
       task: "gradient" (the loss's gradient at the broadcast model), "train" (local training),
         "project" (the first message of a two-message update, which leaves client states unchanged),
-        "measure" (client-side evaluation) or "terms" (the next terms that a rule sums, from the
-        rows just trained).
+        "measure" (client-side evaluation) or "terms" (for an aggregation rule of several sums: the
+        terms of the next sum, computed from the rows of this round's training).
       broadcast: Released values by name.
       layout: Layout of each client's answer.
       scale: Factor of gradients before clipping, so one clip fits both gradients and updates; the
         release is of the scaled rows.
-      bounds: The mechanism's public state, by which clients bound their rows.
-      remembered: Memory of simulated attackers.
+      bounds: The mechanism's public state, by which clients bound their rows; may be empty.
+      remembered: Memory of simulated attackers; empty without them.
     """
 
     task: str
@@ -47,7 +47,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Answers of c clients: their `ids` `[c]`, `rows` `[c, m]` and aggregation `weights` `[c]`."""
+    """Answers of c clients: indices `ids` `[c]`, `rows` `[c, m]`, aggregation `weights` `[c]`."""
 
     ids: NDArray[np.int64]
     rows: Tensor
@@ -99,4 +99,7 @@ class Executor(Protocol):
         """
 
     def root(self, exchange: Exchange, round: int) -> Tensor:
-        """Returns the answer `[m]` to `exchange` that the server computes on its root set."""
+        """Returns the row `[m]` that the server computes for `exchange` on its own root set.
+
+        The root set are the server's own examples (`aggregation.root`).
+        """

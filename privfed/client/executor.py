@@ -32,11 +32,14 @@ FEWEST_EPOCHS = 2
 
 @dataclass(frozen=True)
 class LocalExecutor:
-    """Executes exchanges in this process, with `chunk` clients at once, most local steps first.
+    """Executes exchanges in this process; clients with the most local steps come first.
 
     Attributes:
       trainer: the local trainer of the run.
+      streams: random streams of the run.
+      chunk: largest number of clients that are processed at once.
       by_examples: whether clients are weighted by their numbers of examples.
+      schedule: factor of the learning rate in each round.
       stragglers: probability that a client trains fewer epochs in a round.
       drop_stragglers: whether such clients count as dropouts.
       states: client states between rounds; None if clients keep none.
@@ -68,7 +71,7 @@ class LocalExecutor:
     """Whether ranks may claim chunks in any order, because sums do not depend on the order."""
 
     def answering(self, cohort: Cohort) -> Cohort:
-        """Returns `cohort` with only those clients that `availability` lets answer.
+        """Returns `cohort` with only the clients that are available in the round (`availability`).
 
         If `drop_stragglers` is set, clients that train fewer than the configured epochs are left
         out, too.
@@ -90,7 +93,7 @@ class LocalExecutor:
         refuse_miscounted(self.ranks, times)
 
     def _answers(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
-        """Yields the cohort's answers that this rank computes."""
+        """Yields those of the cohort's answers that this rank (process) computes."""
         if exchange.task == "measure" and self.measures:
             yield from self._measured(exchange, cohort, self.measures)
             return
@@ -130,7 +133,10 @@ class LocalExecutor:
         return objective.personal(broadcast, states, None)
 
     def _parted(self, cohort: Cohort) -> tuple[Indices, Indices]:
-        """Returns the clients with unchanged examples, and those with poisoned examples."""
+        """Splits the cohort into clients with unchanged examples, and those with poisoned ones.
+
+        Both are in the order of `by_work`.
+        """
         ids = self.by_work(cohort.clients)
         if self.attackers is None or self.poisoned is None:
             return ids, ids[:0]
@@ -140,7 +146,7 @@ class LocalExecutor:
     def _chunks(
         self, exchange: Exchange, cohort: Cohort, trainer: LocalTrainer, ids: Indices
     ) -> Iterator[Chunk]:
-        """Yields the answers of clients `ids`, who train on the examples of `trainer`."""
+        """Yields the answers of clients `ids` of the population of `trainer`, in chunks."""
         chunks = self._chunks_of(ids, f"{cohort.round}/{exchange.task}")
         for chunk, (federation, mine) in self._with_examples(trainer.federation, chunks):
             holding = replace(trainer, federation=federation)
@@ -154,11 +160,11 @@ class LocalExecutor:
         ids: Indices,
         round: int,
     ) -> Iterator[Chunk]:
-        """Yields the clients' answer, or their answers in two halves if memory does not suffice.
+        """Yields the answer of a chunk, or, if memory does not suffice, of each half of it.
 
-        The round is already charged, so it should not fail. A row does not depend on the other
-        clients of a chunk, and a failed attempt changes nothing. Silos are excepted: they are
-        charged as they train.
+        Halves are halved again if necessary. The round is already charged, so it should not fail.
+        A row does not depend on the other clients of a chunk, and a failed attempt changes nothing.
+        For a single client, and for silos, which are charged as they train, the error is raised.
         """
         answer = None
         try:
@@ -207,7 +213,10 @@ class LocalExecutor:
         return read_ahead(chunks, partial(as_read, federation))
 
     def _chunks_of(self, ids: Indices, task: str) -> Iterator[Indices]:
-        """Yields the chunks of clients `ids` that this rank processes, in the order of `ids`."""
+        """Yields the chunks of clients `ids` that this rank processes, in the order of `ids`.
+
+        `task` names the list of chunks from which ranks claim theirs, if they are `unordered`.
+        """
         if not self.unordered:
             ids = ids[
                 self.ranks.rank :: self.ranks.count
@@ -230,7 +239,8 @@ class LocalExecutor:
     ) -> Tensor:
         """Trains clients `chunk` `[c]`, indexed in `trainer` by `ids`; returns rows `[c, m]`.
 
-        Client states are gathered before training, and scattered after it.
+        Client states are read before training and stored after it, except for the task "project"
+        and for clients with a non-finite row or state, who keep their earlier state.
         """
         broadcast, who = exchange.broadcast, trainer.federation.identify(ids)
         epochs = self._epochs(who, round)
@@ -266,7 +276,8 @@ class LocalExecutor:
         """Returns clients' numbers of local steps `[c]` and of processed examples `[c]` in `round`.
 
         A gradient over all examples, an exchange before training, and a measurement of one model
-        count as one epoch each. The second gradient of a step counts as another step.
+        count as one epoch each. The second gradient of a step (`anchored` is "batch") counts as
+        another step.
         """
         trainer, objective = self.trainer, self.trainer.objective
         sizes = trainer.federation.sizes(ids)
@@ -279,7 +290,7 @@ class LocalExecutor:
         return twice * taken + steps(sizes, passes, trainer.batch_size), examples
 
     def _epochs(self, who: Indices, round: int) -> Indices:
-        """Returns each client's number of epochs `[c]`.
+        """Returns the number of epochs `[c]` of clients with identities `who` `[c]` in `round`.
 
         Stragglers (Li et al. 2020, section 5.2) have fewer: a uniform number from 1 to E - 1 (1 if
         E is 1), with E the trainer's epochs. It is drawn by public random numbers,

@@ -34,11 +34,13 @@ class Work:
     Attributes:
       steps: Local steps of each client, shape `[c]`.
       lr: Learning rate.
-      measured: The measurement that the objective's `measures` names. "loss" `[c, b]`: the mean
-        loss over all of a client's examples at each of the b broadcast models (usually one).
-        "fisher" `[c, d]`: the mean over its examples of the squared gradient at the trained model.
-      returning: Mask `[c]` of clients that have a state from an earlier round.
-      carried: The carried vectors after the last step, shape `[c, j]`.
+      measured: The measurement that the objective's `measures` names; None without one. "loss"
+        `[c, b]`: the mean loss over all of a client's examples at each of the b broadcast models
+        (usually one). "fisher" `[c, d]`: the mean over its examples of the squared gradient at the
+        trained model.
+      returning: Mask `[c]` of clients that have a state from an earlier round; None if clients
+        keep none.
+      carried: The carried vectors after the last step, shape `[c, j]`; None if there are none.
       keys: The clients' own random streams of the round, which also shuffle their examples.
       groups: Group of each client, shape `[c]`, if the objective has a `grouping`; -1 for clients
         without examples.
@@ -61,7 +63,7 @@ class Grouping:
       by: the value of `client.group`: a declared column, "label" or "site".
       count: declared number of groups; 0 permits any number.
       least: smallest permitted number of groups: the number of values of `client.<key>`.
-      key: the key of the run file that depends on the number of groups.
+      key: the key of `client` in the run file that has one value per group.
     """
 
     by: str
@@ -77,8 +79,8 @@ class Cohorts:
     Attributes:
       clients: declared number of clients.
       size: expected size of a cohort.
-      period: number of rounds in which every client participates exactly once; 1 if clients are
-        sampled independently in each round.
+      period: number of consecutive rounds (an epoch) in which every client participates exactly
+        once; 1 if clients are sampled independently in each round, or all participate in it.
     """
 
     clients: int
@@ -109,20 +111,23 @@ class Message(Part):
 
     @property
     def keeps(self) -> int:
-        """Number of state vectors `[d]` that each client keeps between rounds, without scalars.
+        """Number of vectors `[d]` that each client keeps between rounds, not counting scalars.
 
-        If it is above 0, clients have to return.
+        If it is above 0, clients have to take part repeatedly.
         """
         return 0
 
     @property
     def exchanges(self) -> int:
-        """Number of exchanges of a round, up to and including training; the event states it."""
+        """Number of exchanges of a round, up to and including training; the charge counts them."""
         return 1
 
     @property
     def least_steps(self) -> int:
-        """Number of local steps that are needed; clients with fewer send their plain update."""
+        """Least number of local steps for the objective's message.
+
+        Clients that take fewer steps send their model update instead.
+        """
         return 0
 
     @property
@@ -140,15 +145,15 @@ class Message(Part):
 
     @property
     def sends_updates_alone(self) -> bool:
-        """Whether a message is the model update only."""
+        """Whether the message has no part other than the model update ("delta")."""
         return tuple(name for name, _ in self.layout(1).parts) == ("delta",)
 
     @property
     def sums_states(self) -> bool:
-        """Whether the server computes the total of all client states from sums.
+        """Whether the server computes the total of all client states from the sums of all rounds.
 
         Then every row has weight one, sums are divided by the expected cohort size, a constant, and
-        the only supported aggregation is a sum. The default is true if clients keep state.
+        the only supported aggregation is a sum. The default is true if `keeps` is above 0.
         """
         return self.keeps > 0
 
@@ -158,7 +163,7 @@ class Message(Part):
         return type(self).personal is not Message.personal
 
     def state_length(self, d: int) -> int:
-        """Returns k, the number of values that each client keeps; by default keeps * d."""
+        """Returns k, the number of values that a client keeps between rounds; default keeps * d."""
         return self.keeps * d
 
     def layout(self, d: int) -> Layout:
@@ -210,8 +215,8 @@ class Message(Part):
         """Returns rows `[c, m]` projected onto the set that an honest client can send.
 
         Honest rows do not change. The projection applies to all rows that are summed, except those
-        of simulated attackers that ignore bounds. Rules on rows need no projection: they receive
-        updates only, and an honest client may send any update.
+        of simulated attackers that ignore bounds. It does not apply to aggregation rules on single
+        rows, which receive only model updates: any vector may be an honest update.
         """
         return rows
 
@@ -250,7 +255,8 @@ class Objective(LocalLoss, Correction, Message):
     def plain(self) -> bool:
         """Whether each step is a plain gradient step on the run's loss.
 
-        Parameters can then be updated one by one.
+        True unless `direction`, `along` or the loss is overridden. Parameters can then be updated
+        one by one.
         """
         kind = type(self)
         steps = kind.direction is Correction.direction and kind.along is Correction.along

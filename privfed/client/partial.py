@@ -93,19 +93,19 @@ class Averaging(Around):
         return torch.cat([delta, statistics]), after
 
     def _sent(self, broadcast: Broadcast) -> Broadcast:
-        """Returns the broadcast to `inner`, whose model has no statistics."""
+        """Returns `broadcast` for `inner`: its "params" without the statistics."""
         return {**broadcast, "params": self._parts(broadcast["params"])[0]}
 
     def _parts(self, vectors: Tensor) -> Sequence[Tensor]:
-        """Splits `vectors` `[..., m]` before the statistics `[..., s]` at their end."""
+        """Splits `vectors` into all but the last `count` entries, and these (the statistics)."""
         return torch.split(vectors, [vectors.shape[-1] - self.count, self.count], -1)
 
 
 class Partial(Around):
     """The objective `inner` on the shared parameters of a model, and plain steps on the local ones.
 
-    The local part begins at `start` `[p]`, which is public. A client's state is its local part, p
-    numbers, followed by the state of `inner`.
+    The public vector `start` `[p]` is the initial local part of every client. A client's state is
+    its local part, p numbers, followed by the state of `inner`.
     """
 
     keeps: ClassVar[int] = 1
@@ -179,10 +179,11 @@ class Partial(Around):
         return row, local if after is None else torch.cat([local, after], dim=1)
 
     def _in_turn(self, step: LocalStep) -> tuple[Tensor, Tensor | None]:
-        """Returns directions `[c, d + p]`, and the number of steps of the shared part.
+        """Returns directions `[c, d + p]`, and the new carried vectors.
 
         In the first `local_epochs` epochs only the local part of a direction is nonzero, afterwards
-        only the shared part. The number of steps `[c, 1]` is None if none is carried.
+        only the shared part. Carried is `[c, 1]`, the number of steps of the shared part so far,
+        or None if `step.carried` is.
         """
         alone = (step.epoch < self.local_epochs)[:, None]
         shared, local = self._parts(step.grad)

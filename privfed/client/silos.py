@@ -35,7 +35,7 @@ _MIXED = (
 
 
 class PerExample:
-    """Computes per-example gradients of one network, by Opacus.
+    """Computes the gradients of `network`'s loss at single examples, by Opacus.
 
     The constructor raises `Refused` if Opacus is not installed or does not support a layer.
     """
@@ -74,7 +74,7 @@ class PerExample:
         self._parameters: dict[str, Any] = dict(copied.named_parameters())
 
     def verify(self, x: Tensor, y: Tensor) -> None:
-        """Compares gradients with those of autograd, per example, on synthetic x and y `[3, *]`.
+        """Compares gradients with those of autograd on the three synthetic examples x, y `[3, *]`.
 
         Opacus computes gradients by hooks, which may miss computations of a module.
 
@@ -101,7 +101,10 @@ class PerExample:
             raise Refused(f"{_MIXED} ({type(error).__name__}: {reason})") from error
 
     def _rows(self, name: str, count: int) -> Tensor:
-        """Returns the gradients `[B, *]` of one parameter; zeros if the module does not use it."""
+        """Returns the gradients of the parameter `name` at `count` examples, flattened.
+
+        They are zero if the module does not use the parameter.
+        """
         parameter = self._parameters[name]
         if getattr(parameter, "grad_sample", None) is None:
             return torch.zeros(count, parameter.numel(), device=parameter.device)
@@ -166,10 +169,11 @@ class SiloLedgers:
 
         Args:
           folder: folder of the ledgers.
-          terms: terms of the run, which begin each ledger.
+          terms: declarations of the run, which the first line of each ledger states.
           silos: number of silos.
           fresh: whether no round was charged yet.
-          reexecutes: whether a charged round may be executed again.
+          reexecutes: whether a charged round may be executed again under its charge (seeded
+            simulations: `Ledger.charge`).
 
         Raises:
           Broken: if a ledger is missing or empty after a charge, or is of another run.
@@ -237,10 +241,10 @@ class PrivateSilos:
           keys: private random streams, one per silo.
           draws: random streams of the model itself (dropout).
           epochs: local epochs of each silo, shape [c].
-          returning: mask [c] of silos that have a state.
+          returning: mask [c] of silos that have a state from an earlier round; None without state.
 
         Returns:
-          The rows [c, m] and the new states [c, k], or None if silos keep none.
+          The silos' messages [c, m] and new states [c, k]; the states are None if silos keep none.
         """
         for silo in ids.tolist():
             self._ledgers.of(silo).charge(round, self._dp.event(trainer.epochs))

@@ -68,7 +68,7 @@ class LocalTrainer:
     def go(
         self, course: Course, step: LocalStep, broadcast: Broadcast, training: Tensor | None = None
     ) -> None:
-        """Takes a step of the clients, as the objective and simulated attackers define it.
+        """Takes a step in the objective's direction, which `steering` changes if it is set.
 
         If a mask `training` `[c, 1]` is given, only the clients marked there take the step.
         """
@@ -125,7 +125,7 @@ class LocalTrainer:
 
     @property
     def models_measured(self) -> int:
-        """Number of models that each client measures if the objective has `measures`."""
+        """Number of models at which a client measures: all broadcast ones for "loss", else one."""
         return self.objective.broadcasts if self.objective.measures == "loss" else 1
 
     def steps(self, sizes: Indices, epochs: Indices | int) -> Indices:
@@ -168,9 +168,9 @@ class LocalTrainer:
     def _mean(
         self, ids: Indices, w: Tensor, keys: Keys, batch_size: int, width: int, of: Statistic
     ) -> Tensor:
-        """Returns the mean `[c, width]` of a statistic over each client's examples.
+        """Returns the mean `[c, width]` of the statistic `of` over each client's examples.
 
-        The statistic is `of`, at the models w `[c, d]`.
+        It is computed at models w `[c, d]`, in batches; zero for a client without examples.
         """
         batches = plan_batches(self.federation, ids, keys, 1, batch_size)
         rows = torch.from_numpy(batches.rows).to(w.device)
@@ -205,7 +205,7 @@ class LocalTrainer:
         return (losses * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
 
     def _together(self, count: int) -> Iterator[slice]:
-        """Yields slices of clients that are processed at once: all if stacked, else one each."""
+        """Yields slices of `count` clients: one of all if models are stacked, else one of each."""
         if self.way == "stacked":
             yield slice(0, count)
         else:
@@ -236,7 +236,10 @@ class LocalTrainer:
     def _local_gradient(
         self, course: Course, broadcast: Broadcast, x: Tensor, y: Tensor, mask: Tensor
     ) -> Tensor:
-        """Returns each client's gradient `[c, d]` of the objective's loss over valid examples."""
+        """Returns each client's gradient `[c, d]` of the objective's mean loss over a batch.
+
+        Examples that are False in `mask` `[c, B]` are padding, and do not count.
+        """
         if not self.objective.changes_loss:
             return self._stacked_gradient(course.w, x, y, mask)
         stacked, reads = self.way == "stacked", self.objective.reads_features
@@ -310,7 +313,7 @@ class LocalTrainer:
 
 
 def _by_step(each: NDArray[Any]) -> Tensor:
-    """Rearranges `[c, S, B]` as `[S, c, B]`, with the clients of a step contiguous."""
+    """Returns `each` `[c, S, B]` as a contiguous tensor `[S, c, B]`."""
     return torch.from_numpy(np.ascontiguousarray(each.swapaxes(0, 1)))
 
 

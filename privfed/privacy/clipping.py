@@ -38,7 +38,7 @@ from privfed.privacy.setting import Setting
 
 @runtime_checkable
 class FollowsQuantile(Protocol):
-    """A mechanism whose clip may follow a quantile of clients' norms."""
+    """A mechanism whose clip follows a quantile of clients' norms if `adaptive_clip` is set."""
 
     @property
     def clip_quantile(self) -> float:
@@ -60,7 +60,8 @@ class Split:
     def of(cls, noise_multiplier: float, count: float) -> Split:
         """Returns the split of the noise multiplier z, given `count` = sigma_b.
 
-        Raises `Refused` if the release of the count alone would be less private than z allows.
+        Raises `Refused` if `count` is at most z / 2: the release of the count alone would then cost
+        as much privacy as z allows, or more.
         """
         if noise_multiplier == 0.0:
             return cls(0.0, count)
@@ -74,14 +75,14 @@ class Split:
         return cls(left**-0.5, count)
 
     def weight(self, clip: float) -> float:
-        """Returns the factor on the count that gives update and count the same noise std.
+        """Returns the factor on the count at which its noise has the update's standard deviation.
 
-        Without noise on the update it is clip / `count`.
+        It is `update` * `clip` / `count`; without noise on the update, `clip` / `count`.
         """
         return self.update * clip / self.count if self.update else clip / self.count
 
     def bound(self, clip: float) -> float:
-        """Returns S, the joint L2 sensitivity of update and count, at clipping norm `clip`."""
+        """Returns S = sqrt(clip^2 + weight^2 / 4), the joint L2 sensitivity of update and count."""
         return math.hypot(clip, self.weight(clip) / 2)
 
 
@@ -102,7 +103,10 @@ class AdaptiveClip(NoisedMechanism):
         return self.adaptive_clip
 
     def resolved(self, setting: Setting) -> Self:
-        """Returns the mechanism; if the clip adapts, `count_noise` gets its default unless set."""
+        """Returns the mechanism; if the clip adapts, `count_noise` is set unless it was.
+
+        Its default is a twentieth of the expected cohort size.
+        """
         mechanism = super().resolved(setting)
         if not self.adaptive_clip or self.count_noise is not None:
             return mechanism
@@ -124,11 +128,11 @@ class AdaptiveClip(NoisedMechanism):
             )
 
     def _norm(self, state: PublicState) -> float:
-        """Returns the L2 norm bound of a row, over all of its columns."""
+        """Returns the L2 norm bound of a row: the clip or, if it adapts, `Split.bound`."""
         return self._split().bound(float(state["clip"])) if self.adaptive_clip else self.clip
 
     def _adapted(self, noised_count: float, divisor: float, state: PublicState) -> PublicState:
-        """Returns the state with the next clip, computed from a noised count."""
+        """Returns `state` with the next clip, computed from the round's noised, weighted count."""
         clip = float(state["clip"])
         share = share_within(noised_count, self._split().weight(clip), divisor)
         after = next_clip(clip, share, self.clip_quantile, self.clip_rate)
@@ -144,7 +148,7 @@ class AdaptiveClip(NoisedMechanism):
 def next_clip(clip: float, share: float, quantile: float, rate: float) -> float:
     """Returns the next clip if a fraction `share` of the cohort's norms was within `clip`.
 
-    It is clip exp(-rate (share - quantile)), limited to the range that `clip_rows` accepts.
+    It is clip exp(-rate (share - quantile)), limited to [1e-6, 1e20], as `clip_rows` requires.
     """
     step = rate * (share - quantile)
     return min(max(clip * math.exp(-step), 1e-6), 1e20)
@@ -168,7 +172,9 @@ _NUMBERS, _ELSEWHERE = 1 << 16, 1 << 26
 
 
 def blocks(rows: Tensor) -> Iterator[slice]:
-    """Yields slices that partition the columns of `rows` `[c, m]`, smaller on a CPU than elsewhere.
+    """Yields slices that partition the columns of `rows` `[c, m]`.
+
+    On a CPU they have fewer columns than on a GPU, so that a block fits the cache.
 
     >>> import torch
     >>> list(blocks(torch.zeros(4, 40000)))
@@ -206,7 +212,7 @@ def clip_rows(rows: Tensor, clip: float, grid: float | None = None) -> BoundedRo
 
     | input row            | output row                                            |
     |----------------------|-------------------------------------------------------|
-    | norm <= clip         | unchanged; norms above (1 - 2^-22) clip become that   |
+    | norm <= clip         | unchanged; a norm above (1 - 2^-22) clip is cut to it |
     | norm > clip          | same direction, norm clip (less at most 2^-21 of it)  |
     | zero                 | zero                                                  |
     | any NaN or Inf       | zero: the client takes part and contributes nothing   |

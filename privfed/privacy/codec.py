@@ -54,8 +54,8 @@ bits of their fractions, fit 32 bits."""
 def fits_single(clip: float, step: float) -> bool:
     """Whether rows of norm `clip` can be encoded in single precision.
 
-    Single precision suffices if `step` is a power of two, so that division is exact, and quotients
-    with 16 bits of fraction fit 32 bits.
+    True if `step` is a power of two, so that division by it is exact, and `clip` is at most 2^14
+    steps, so that quotients with 16 bits of fraction fit 32 bits.
     """
     return math.frexp(step)[0] == 0.5 and clip / step <= MOST_IN_SINGLE
 
@@ -63,7 +63,7 @@ def fits_single(clip: float, step: float) -> bool:
 def rounded_double(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
     """Rounds `row` `[d]` at random, without bias, to integer multiples of `step`.
 
-    Returns the multiples `[d]`, and their squared norm.
+    Returns the integers `[d]`, in steps, and the squared norm of these.
     """
     fast, whole_steps = Keys(keys.bits(2).tobytes()), np.empty(len(row), np.int64)
     drawn = fast.bits(-(-len(row) // 4)).view(np.uint16)
@@ -139,7 +139,8 @@ _MOST_STEPS = 2.0**46
 class Codec:
     """Encodes rows `[length]` of norm at most `clip` in steps of `step`, modulo 2^`bits`.
 
-    With an infinite `clip`, coordinates are at most `reach` in magnitude, and rows have no bound.
+    With an infinite `clip`, each coordinate is at most `reach` in magnitude (before division by
+    `step`), and rows have no norm bound.
     """
 
     clip: float
@@ -158,16 +159,16 @@ class Codec:
 
         Args:
           clip: clipping norm; infinite for rows without a proven norm.
-          reach: largest coordinate, used if `clip` is infinite.
+          reach: largest magnitude of a coordinate, used if `clip` is infinite.
           length: length of a row.
           bits: bits of the modulus.
           capacity: largest number of rows in a sum.
-          resolution: largest bound in steps, for sums on the grid of the noise; at most 2^30 is
-            used, whose steps are far below the precision of a float32 row.
+          resolution: largest norm bound of an encoded row, in steps, for sums on the grid of the
+            noise; at most 2^30 is used, whose steps are far below the precision of a float32 row.
 
         Raises:
-          Refused: if sums could wrap, or the bound would exceed `resolution` steps, even with steps
-            as large as a row.
+          Refused: if even with the largest step (`clip`, or else `reach`) sums could wrap, or the
+            norm bound would exceed `resolution` steps.
         """
         most = min(resolution, 2.0**30)
         size = clip if clip < math.inf else reach
@@ -196,7 +197,7 @@ class Codec:
 
     @property
     def largest(self) -> int:
-        """Largest magnitude of an integer that an honest client sends, its noise included."""
+        """Largest magnitude of an honest client's integer, in steps, including its `noise`."""
         added = self.noise.most if self.noise else 0
         if self.clip == math.inf:
             return math.floor(self.reach / self.step) + 1 + added
@@ -205,15 +206,15 @@ class Codec:
 
     @property
     def single(self) -> bool:
-        """Whether float32 rows are also accepted; they are rounded faster."""
+        """Whether `encode` rounds float32 rows in single precision, which is faster."""
         return fits_single(self.clip, self.step)
 
     def encode(self, row: Row, keys: Keys) -> Integers:
         """Returns integers `[d]` of norm at most `bound`, rounded with randomness from `keys`.
 
-        Raises `ValueError` if the row is not finite, not of shape `[d]`, or exceeds `clip` (or in a
-        coordinate `reach`, if `clip` is infinite), and if the roundings of all 200 tries exceed the
-        bound, which has negligible probability.
+        Raises `ValueError` if the row is not finite, not of shape `[d]`, or longer than `clip`, or
+        if `clip` is infinite and a coordinate exceeds `reach`. Also if none of 200 random roundings
+        is within the bound, which has negligible probability.
         """
         if row.shape != (self.length,):
             raise ValueError(f"the row has shape {row.shape}; expected ({self.length},)")
@@ -238,11 +239,14 @@ class Codec:
     def saturated(self, row: NDArray[np.float64], byzantine: int, most: float) -> Integers:
         """Returns integers `[d]` for any row, as sent by a Byzantine client that ignores the bound.
 
+        The row is divided by `step`, rounded and limited in each coordinate: to `most`, to
+        `reach`, and to half of the sum's range divided by `byzantine`, so that rows of such clients
+        do not wrap and cancel each other. NaN becomes 0.
+
         Args:
           row: the real row, shape [d]; any values.
-          byzantine: number of such clients; the range of each is half of the sum's range, divided
-            by this number, so that their rows do not wrap and cancel each other.
-          most: largest magnitude that the protocol accepts.
+          byzantine: number of such clients.
+          most: largest magnitude that the protocol accepts, in steps.
         """
         most = min(most, self.reach / self.step, (2.0 ** (self.bits - 1) - 1) // (2 * byzantine))
         return np.clip(np.round(np.nan_to_num(row / self.step)), -most, most).astype(np.int64)

@@ -25,10 +25,9 @@ class NoiseOfClients:
       survivors: least number of clients that add the counted noise; each adds at most
         1 / survivors of its variance.
       colluders: fraction of a cohort that the run itself assumes to collude.
-      known_at_least: upper bound on the fraction of the noise known to the run's own colluders; it
-        is also charged if a later run assumes fewer colluders.
-      known: upper bound on the fraction of the noise known to colluders, divided by their fraction
-        of a cohort.
+      known_at_least: upper bound on the fraction of the counted noise known to the server with the
+        run's own colluders; it is also subtracted for fewer colluders.
+      known: factor b: with a fraction c of colluders at most b * c of the counted noise is known.
       colluders_tolerated: largest `secure.colluders` for which the executed protocol hides rows.
       aborts: lower bound on the part of an event's slack that covers visible aborts.
     """
@@ -43,11 +42,12 @@ class NoiseOfClients:
     kind: ClassVar[str] = "clients"
 
     def part(self, against: str, colluders: float, byzantine: int) -> float:
-        """Returns a lower bound on the fraction of the noise's variance that counts.
+        """Returns a lower bound on the fraction of the noise variance that protects a client.
 
-        Byzantine clients add no noise; the server also knows colluders' shares. Readers take no
-        part in the sum, so they know no share. For the run's own parameters the result is the
-        fraction with which the run was charged. If it is 0 or negative, no noise counts.
+        This noise was added by honest clients, and the adversary does not know it. Byzantine
+        clients add no noise; the server also knows colluders' shares. Readers take no part in the
+        sum, so they know no share. For the run's own parameters the result is the fraction with
+        which the run was charged. If it is 0 or negative, no noise protects clients.
 
         Args:
           against: the adversary: "server" or "readers".
@@ -67,9 +67,9 @@ class NoiseOfSites:
     """Noise that sites add in equal shares; at least `minimum` sites survive.
 
     Colluding and Byzantine sites are counted together, as integers. With layers of noise, each of m
-    survivors keeps at least 1 / (m - k) of the variance (z C)^2. Here k is the number of colluders
-    for which the noise was sized (`privfed.privacy.setting`), so m = `minimum` is the worst case
-    for layers as well.
+    survivors keeps at least 1 / (m - k) of the variance (z C)^2, with k the number of colluders for
+    which the noise was sized (`privfed.privacy.setting`). So m = `minimum` is the worst case for
+    layers as well.
 
     Attributes:
       size: number of sites.
@@ -85,10 +85,11 @@ class NoiseOfSites:
     aborts: ClassVar[float] = 0.0
 
     def part(self, against: str, colluders: float, byzantine: int) -> float:
-        """Returns a lower bound on the fraction of the noise's variance that counts.
+        """Returns a lower bound on the fraction of the noise variance that protects a client.
 
-        It is 1 against "others", all sites except a client's own, since that event counts only the
-        noise of the own site. `colluders` is the number of colluding and Byzantine sites.
+        `against` is "sites" (the server with colluding sites) or "others" (all sites except the
+        client's own). Against "others" it is 1, since the charged event counts the noise of the
+        client's own site only. `colluders` is the number of colluding and Byzantine sites.
         """
         return 1.0 if against == "others" else 1.0 - colluders / self.minimum
 
@@ -113,8 +114,9 @@ class NoiseOfPairs:
     def part(self, against: str, colluders: float, byzantine: int) -> float:
         """Returns the variance of equivalent independent noise over that of a client's own noise.
 
-        `colluders` is the number of colluding and Byzantine clients; the result is 0 if no other
-        client remains.
+        Noise is equivalent if it hides one row equally well (`alone_for_ratio`). `colluders` is the
+        number of colluding and Byzantine clients; the result is 0 if no other client remains.
+        `against` and `byzantine` are ignored.
         """
         honest = self.size - math.ceil(colluders)
         return alone_for_ratio(self.pair_noise, honest) ** -2 if honest > 0 else 0.0

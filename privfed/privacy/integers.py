@@ -16,7 +16,7 @@ Integers = NDArray[np.int64]
 class Share(Protocol):
     """One client's noise in one sum: a frozen dataclass, or a `Part`.
 
-    The parties of a secure sum compare shares by class and fields (`privfed.secure.identities`).
+    The parties of a secure sum compare shares by class and fields (`privfed.secure.agreement`).
     Fields must be numbers, texts, None, tuples of these, or objects with such fields.
     """
 
@@ -32,4 +32,4 @@ class Share(Protocol):
         """Largest absolute value that can be drawn."""
 
     def draw(self, keys: Keys, count: int) -> Integers:
-        """Returns one client's noise `[count]`."""
+        """Returns one client's noise `[count]`, in integer steps of the encoding."""

@@ -58,9 +58,9 @@ class BoundedSum:
 class Encoding:
     """Parameters of a sum: rows of L2 norm at most `bound` (infinite: none is proved).
 
-    A codec may divide `bound` into at most `resolution` steps, so that sums are on the grid of
-    central noise. Distributed noise instead fixes the `step`, and `noise` is the noise that each
-    party (a client, or a site for all of its clients) adds in integer steps.
+    If `step` is None, a codec chooses a step, so that the norm is at most `resolution` steps and
+    sums are on the grid of central noise. Distributed noise instead fixes the `step`, and `noise`
+    is what each party (a client, or a site for all of its clients) adds, in integer steps.
     """
 
     bound: float = math.inf
@@ -107,8 +107,8 @@ class Mechanism(Part):
     """A user-level privacy mechanism: clip, encoding, noise and divisor of a round's sums.
 
     Only the mechanism emits the round's event, so the charged mechanism is the executed one. By
-    default a mechanism has no constants and no state, and the noise of a round is independent of
-    other rounds.
+    default no value of a mechanism depends on the run's public constants (`resolved`), it has no
+    public state, and the noise of a round is independent of other rounds.
     """
 
     trust: ClassVar[Literal["server", "sum", "client", "nobody"]]
@@ -143,7 +143,7 @@ class Mechanism(Part):
         return False
 
     def resolved(self, setting: Setting) -> Self:
-        """Returns the mechanism with the values that follow from the run's public constants."""
+        """Returns the mechanism with all values that depend on the run's public constants set."""
         return self
 
     def in_parts(self, parts: int) -> Self:
@@ -156,7 +156,7 @@ class Mechanism(Part):
         return self
 
     def with_clip(self, clip: float) -> Mechanism:
-        """Returns the mechanism for rows other than updates (metrics), clipped to `clip`.
+        """Returns the mechanism at clipping norm `clip`, for other rows than updates (metrics).
 
         The returned mechanism's clip is fixed, and its noise is independent of other rounds.
         """
@@ -180,7 +180,10 @@ class Mechanism(Part):
 
     @abstractmethod
     def noise_on_update(self, size: int) -> float:
-        """Returns the noise std per coordinate of a sum of `size` updates, in clipping norms."""
+        """Returns the standard deviation of the noise on each coordinate of a sum of updates.
+
+        The unit is the clipping norm; `size` is the number of updates.
+        """
 
     def init(self) -> PublicState:
         """Returns the public state before the first round."""
@@ -191,7 +194,7 @@ class Mechanism(Part):
         """Returns the parameters of a sum of this mechanism's rows."""
 
     def width(self, layout: Layout) -> int:
-        """Returns the length of the bounded row of a message with `layout`."""
+        """Returns the length of the row that `bound` returns for a message with `layout`."""
         return layout.length
 
     def coefficients(self) -> NDArray[np.float64]:
@@ -199,7 +202,10 @@ class Mechanism(Part):
         return np.ones(1)
 
     def memory(self, streams: Streams, length: int) -> Correlated | None:
-        """Returns the source of noise correlated over rounds; None if rounds are independent."""
+        """Returns the source of noise correlated over rounds; None if rounds are independent.
+
+        Its rows have `length` numbers, and its keys come from `streams`.
+        """
         return None
 
     @abstractmethod
@@ -209,7 +215,7 @@ class Mechanism(Part):
         Args:
           rows: client updates, shape [c, m].
           layout: layout of the message.
-          keys: sources of randomness of the clients.
+          keys: random streams of the c clients, for noise that they add themselves.
           state: public state of the mechanism.
         """
 

@@ -56,7 +56,10 @@ def model_noise_fraction(mechanism: Mechanism, rounds: int, size: int) -> float:
 
 
 def stored_noise_rows(mechanism: Mechanism) -> int:
-    """Returns the number of earlier noise vectors that are stored to compute the next one."""
+    """Returns the number of noise vectors that a run stores to compute the next one.
+
+    It is 0 if rounds are independent.
+    """
     memory = mechanism.memory(Streams(0), 0)
     return memory.remembers if memory else 0
 
@@ -71,7 +74,7 @@ class SolvedForRun(Protocol):
     """
 
     def solved_for_run(self, rounds: int, separation: int) -> Self:
-        """Returns the mechanism with optimised constants; configured constants are not changed.
+        """Returns the mechanism with optimised constants; those already configured are kept.
 
         Args:
           rounds: number of training rounds.

@@ -26,7 +26,7 @@ additions)."""
 
 
 def padded(length: int) -> int:
-    """Returns the power of two to which rows of `length` are padded."""
+    """Returns the least power of two that is at least `length`, to which rows are padded."""
     return 1 << max(length - 1, 0).bit_length()
 
 

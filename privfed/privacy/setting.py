@@ -14,8 +14,8 @@ _EXACT = 1e-9
 def whole_sites(part: float, sites: int) -> int:
     """Returns k, the number of colluding sites: `part` times `sites`, rounded up, at least one.
 
-    The result is at least one, since every site is at least curious: it knows its own share of
-    noise and its clients.
+    At least one is counted, since every site is curious: it knows its own share of noise and its
+    clients.
     """
     return max(1, math.ceil(part * sites - _EXACT))
 
@@ -67,8 +67,8 @@ class CohortSize:
 
     Attributes:
       expected: expected cohort size over the declared population.
-      largest: largest cohort that the sampler draws.
-      canaries: upper bound on the expected number of additional canary clients.
+      largest: largest cohort that a sum accepts.
+      canaries: upper bound on the expected number of canary clients, in addition to `expected`.
       byzantine: largest number of Byzantine clients.
     """
 
@@ -91,9 +91,10 @@ class ClientShares:
     Attributes:
       minimum: least number of surviving clients; with fewer the sum aborts.
       counted: least number of clients that add the counted noise.
-      honest: lower bound on the fraction of the counted noise that honest clients add and no
-        colluder knows.
-      added: lower bound on the fraction that remains if Byzantine clients add none.
+      honest: lower bound on the fraction of the counted noise that honest clients add and neither
+        the server nor a colluder knows.
+      added: lower bound on the fraction of the counted noise that is added if Byzantine clients
+        add none.
     """
 
     minimum: int
@@ -108,10 +109,10 @@ class Setting:
 
     Attributes:
       cohort: the clients of a round.
-      noise: the parties that add distributed noise, clients or sites.
-      bits: modulus of the secure sum, in bits; 0 without one.
-      length: number of values in a message.
-      against: the party whose guarantee the budget bounds.
+      noise: the division of distributed noise among the parties that add it, clients or sites.
+      bits: bits b of the secure sum's modulus 2^b; may be 0 if noise is not distributed.
+      length: number of values in a client's message.
+      against: the adversary whose guarantee the budget bounds: "server", "readers" or "sites".
     """
 
     cohort: CohortSize

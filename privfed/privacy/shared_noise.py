@@ -103,7 +103,7 @@ class SharedNoise(Protocol):
         """Returns the integer encoding of rows. Raises `Refused` if the bits are too few."""
 
     def events(self, witness: Witness, exchanges: int) -> dict[str, Event]:
-        """Returns the round's event for each adversary, by its name (keys of `OTHER_PARTY`)."""
+        """Returns the round's event by adversary: "server", "readers"; or "sites", "others"."""
 
 
 def shares_noise(mechanism: Mechanism) -> TypeGuard[SharedNoise]:

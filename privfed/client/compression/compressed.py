@@ -64,7 +64,7 @@ class Compressed(Around):
 
     @property
     def exchanges(self) -> int:
-        """Number of exchanges of a round, up to and including training."""
+        """Number of exchanges of a round, up to and including training, with the compression's."""
         return self.inner.exchanges + self.compression.exchanges - 1
 
     def state_length(self, d: int) -> int:
@@ -152,6 +152,6 @@ class Compressed(Around):
 
 
 def _part_of(memory: Memory) -> Memory:
-    """Returns the compression's values in `memory`, by the compression's own names."""
+    """Returns the compression's values in `memory`, without the prefix of their names."""
     names = (name for name in memory if name.startswith(_PREFIX) and name != _NUMBER)
     return {name.removeprefix(_PREFIX): memory[name] for name in names}

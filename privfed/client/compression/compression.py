@@ -45,7 +45,7 @@ class Space:
     seed: int
 
     def keys(self, number: int) -> Keys:
-        """Returns the public random stream of compressed round `number`; if 0, of the run."""
+        """Returns the public random stream of compressed round `number`, from 1; 0: of the run."""
         return Streams(self.seed).at("compression", number)
 
 
@@ -85,12 +85,15 @@ class Compression(Part):
 
     @property
     def keeps(self) -> int:
-        """Number of vectors `[d]` that a client keeps; if above 0, clients must return."""
+        """Number of vectors `[d]` that a client keeps between rounds.
+
+        If it is above 0, clients have to take part repeatedly.
+        """
         return 0
 
     @abstractmethod
     def length(self, shapes: Shapes) -> int:
-        """Returns the number of values of a row, in each exchange."""
+        """Returns the number of values of a row, the same in each of the `exchanges`."""
 
     def bits(self, shapes: Shapes) -> float | None:
         """Returns the bits per row; None if its values have the same width as uncompressed ones."""
@@ -105,20 +108,23 @@ class Compression(Part):
         return 1.0
 
     def init(self, space: Space) -> Memory:
-        """Returns the server's memory of earlier releases, before round 1."""
+        """Returns the server's memory at round 1; empty by default."""
         return {}
 
     def exchanges_before(
         self, sending: Sending, memory: Memory
     ) -> Generator[Exchange, Tensor, Broadcast]:
-        """Yields the exchanges before rows are sent; returns additional broadcast values.
+        """Yields the exchanges before the last one, whose rows `decode` reads; by default none.
 
         Args:
           sending: the inputs of compression, without clients' random streams.
           memory: the server's memory of earlier releases.
 
         Yields:
-          An exchange; each `send` passes its release.
+          An exchange; the caller sends its release into the generator.
+
+        Returns:
+          Values, by name, to broadcast in addition.
         """
         yield from ()
         return {}
@@ -153,7 +159,7 @@ class Compression(Part):
 
 
 class ErrorFeedback(Compression):
-    """A compression with an optional residual at clients."""
+    """A compression whose clients keep a residual if `error_feedback` is set."""
 
     error_feedback: bool = False
     """Whether clients keep the compression residual and send it later; needs clients
@@ -199,7 +205,7 @@ class RowByRow(Compression):
 
     @abstractmethod
     def bits(self, shapes: Shapes) -> float:
-        """Returns the bits per row."""
+        """Returns the number of bits of a row."""
 
     def decode(self, released: Tensor, sending: Sending, memory: Memory) -> tuple[Tensor, Memory]:
         return released, memory

@@ -36,11 +36,11 @@ from privfed.core.vector import Shapes
 class CountSketch(Compression):
     """FetchSGD: count sketches are summed, and the largest coordinates of the sum are the update.
 
-    A client sends about fraction * d numbers. They are clipped after sketching, because collisions
-    may lengthen a row. Sketches are divided by sqrt(sketch_rows), which preserves the update's norm
-    on average. The sketch is linear, and the largest coordinates are selected after the release.
-    Secure sums and noise are therefore supported, and a round's event is that of an uncompressed
-    round.
+    A client sends about `fraction` * d numbers. They are clipped after sketching, because
+    collisions may lengthen a row. Sketches are divided by sqrt(`sketch_rows`), which preserves the
+    update's norm on average. The sketch is linear, and the largest coordinates are selected after
+    the release. Secure sums and noise are therefore supported, and a round's privacy event is that
+    of an uncompressed round.
     """
 
     fresh: ClassVar[bool] = False
@@ -100,7 +100,7 @@ class Hashes:
     columns: int
 
     def sketch(self, rows: Tensor) -> Tensor:
-        """Returns the sketches `[c, R * columns]` of `rows` `[c, d]`."""
+        """Returns the sketches `[c, R * columns]` of `rows` `[c, d]`, divided by sqrt(R)."""
         device, few = rows.device, len(self.buckets)
         signed = [rows * signs.to(rows) for signs in self.signs]
         with _in_one_order():
@@ -112,7 +112,10 @@ class Hashes:
         return sketch
 
     def estimate(self, sketch: Tensor) -> Tensor:
-        """Returns the vector `[d]` estimated from a `sketch` `[R * columns]`, by medians over R."""
+        """Returns the vector `[d]` estimated from a `sketch` `[R * columns]`.
+
+        A coordinate is the median of the R hash functions' estimates.
+        """
         few = len(self.buckets)
         table = sketch.reshape(few, self.columns) * few**0.5
         guesses = table.gather(1, self.buckets.to(sketch.device)) * self.signs.to(sketch)

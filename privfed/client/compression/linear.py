@@ -44,7 +44,7 @@ class Projection(Protocol):
         """Returns A^T s for each of `sent` `[c, m]`: `[c, d]`."""
 
     def scales(self) -> Tensor:
-        """Returns the factors that make A^T A u unbiased, by coordinate: `[d]` or `[]`."""
+        """Returns the factors by coordinate, `[d]` or one scalar, that make A^T A u unbiased."""
 
 
 class Linear(ErrorFeedback):
@@ -82,11 +82,11 @@ class Linear(ErrorFeedback):
 class RandomMask(Linear):
     """A public random set of coordinates, new in each round, the same for all clients.
 
-    A client sends m = round(fraction * d) numbers, at least one, clipped after the mask. Without
-    error feedback the release is multiplied by d / m. The compression is linear: secure sums and
-    noise are supported, and a round's event is that of an uncompressed round. Noise has only m
-    coordinates: with clip sqrt(m / d) C, its norm on the model equals that of uncompressed rows
-    with clip C.
+    A client sends the m = round(`fraction` * d) selected coordinates, at least one, and clips the
+    vector of these. Without error feedback the release is multiplied by d / m. The compression is
+    linear: secure sums and noise are supported, and a round's privacy event is that of an
+    uncompressed round. Noise has only m coordinates: with clip sqrt(m / d) C, its norm on the model
+    equals that of uncompressed rows with clip C.
     """
 
     fraction: float = Field(0.1, gt=0, le=1)

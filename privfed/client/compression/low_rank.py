@@ -28,7 +28,7 @@ from privfed.core.vector import Shapes
 
 @dataclass(frozen=True)
 class Matrix:
-    """A parameter `[height, width]` that begins at `start` of a flat vector.
+    """A parameter `[height, width]` that begins at index `start` of a flat vector.
 
     A convolution kernel is flattened to `[output channels, all other dimensions]`.
     """
@@ -52,7 +52,7 @@ class Matrices:
 
     @classmethod
     def thinned(cls, shapes: Shapes, saves: int) -> Matrices:
-        """Splits a model into matrices whose smaller side exceeds `saves`, and other parameters."""
+        """Splits a model into matrices with both sides above `saves`, and all other parameters."""
         matrices, others = [], []
         ends = itertools.accumulate(shapes.sizes)
         for shape, size, end in zip(shapes.shapes, shapes.sizes, ends, strict=True):
@@ -102,7 +102,10 @@ class LowRank(Linear):
 
 
 def _matrices(shapes: Shapes, rank: int) -> Matrices:
-    """Returns the matrices that a projection makes smaller: their longer side exceeds `rank`."""
+    """Splits a model into matrices that a projection makes smaller, and all other parameters.
+
+    A matrix becomes smaller if its longer side exceeds `rank`.
+    """
     split = Matrices.thinned(shapes, 0)
     wide = tuple(each for each in split.matrices if max(each.height, each.width) > rank)
     small = (each for each in split.matrices if each not in wide)
@@ -128,7 +131,7 @@ class Subspaces:
     d: int
 
     def apply(self, rows: Tensor) -> Tensor:
-        """Returns each matrix times its basis, and the values outside of the matrices: `[c, m]`."""
+        """Returns `[c, m]`: each matrix times its basis, then the values outside of matrices."""
         thin = [self._turned(m, rows) @ q.to(rows) for m, q in self._pairs()]
         return torch.cat([*(part.flatten(1) for part in thin), self.matrices.others_of(rows)], 1)
 

@@ -37,11 +37,11 @@ from privfed.core.vector import Shapes
 
 
 class PowerSgd(ErrorFeedback):
-    """PowerSGD: rank r approximations of each layer by two sums per round.
+    """PowerSGD: rank r approximations of each layer, by two exchanges per round.
 
     A matrix `[h, w]` takes rank * h numbers in the first exchange and rank * w in the second, which
-    also contains vectors and small matrices uncompressed. The shorter row is padded to the length
-    of the longer. Each row is clipped separately, and the round is one event of two exchanges.
+    also contains vectors and small matrices uncompressed. Rows of both exchanges are padded to the
+    same length. Each row is clipped separately, and the round is one event of two exchanges.
     Given the first release, rows are linear in the update: secure sums and noise are supported,
     with aggregation.rule = "mean".
     """
@@ -142,12 +142,12 @@ class PowerSgd(ErrorFeedback):
 
 @functools.lru_cache(maxsize=4)
 def _split(shapes: Shapes, rank: int) -> Matrices:
-    """Returns the matrices to compress, whose sides exceed twice the rank, and the others."""
+    """Splits a model into matrices to compress, with both sides above 2 `rank`, and the others."""
     return Matrices.thinned(shapes, 2 * rank)
 
 
 def _thin(flat: Tensor, sides: list[int], rank: int) -> list[Tensor]:
-    """Returns the matrices `[c, side, rank]` at the start of `flat` `[c, m]`, one per side."""
+    """Returns the matrices `[c, side, rank]` that begin `flat` `[c, m]`, one for each side."""
     sizes = [side * rank for side in sides]
     parts = torch.split(flat[:, : sum(sizes)], sizes, dim=1)
     return [part.reshape(len(flat), -1, rank) for part in parts]

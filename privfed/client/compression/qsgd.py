@@ -45,7 +45,7 @@ _SALT = 2**62 + 2
 
 
 class Qsgd(RowByRow):
-    """Unbiased stochastic rounding to a few levels of each bucket's norm.
+    """Unbiased stochastic rounding to multiples of 1 / `levels` of each bucket's L2 norm.
 
     A client sends ceil(log2(2 levels + 1)) bits per number, and 32 per bucket. The compression is
     not linear, so the server receives each row, and clips it if the server adds the noise. Rounding

@@ -32,9 +32,9 @@ class AdaAlter(Objective):
 
     A client sends its update and its sum of squared gradients, 2 d numbers, and receives 2 d. Under
     privacy the two are bounded jointly: one clip over (update, square_scale * squares), one
-    release, one event. B2 is computed from releases. A mean of squares that noise makes negative
-    counts as zero, so B2 never falls; positive noise makes B2 grow, and the rates fall, faster than
-    without noise.
+    release, one event. The server's sum of squared gradients, B2, is computed from releases. A mean
+    of squares that noise makes negative counts as zero, so B2 never falls; positive noise makes B2
+    grow, and the rates fall, faster than without noise.
     """
 
     broadcasts: ClassVar[int] = 2

@@ -32,8 +32,9 @@ from privfed.core.vector import Layout
 class Afl(Grouped):
     """Agnostic federated learning: groups with a large loss gain weight, round by round.
 
-    A client of group g sends d + 2 * groups numbers: its update times v_g / max v, and, in the two
-    entries of its group, its loss and a 1. It receives the groups' weights and the model.
+    A client of group g sends d + 2 * groups numbers: its update times v_g / max v, where v_g is the
+    mixture's weight of its group over the fraction p_g of clients in it, and, in the two entries of
+    its group, its loss and a 1. It receives the groups' weights and the model.
 
     Under privacy these numbers are bounded jointly: *one* clip over (weighted update, measure_scale
     times the rest), one release, one event. *Sensitivity*: the clip, whatever a client's data. A
@@ -115,7 +116,10 @@ class Afl(Grouped):
         return layout.view(released, "delta") / weight, now
 
     def _parts(self, memory: Memory) -> Tensor:
-        """Returns the fraction of clients in each group, estimated from releases, `[groups]`."""
+        """Returns the estimated fraction of clients in each group, `[groups]`, in [0, 1].
+
+        It is the mean of the released counts so far; before the first release, 1 / `groups`.
+        """
         counts, rounds = memory["counts"], int(memory["rounds"])
         parts = counts / rounds if rounds else torch.full_like(counts, 1 / self.groups)
         return parts.clamp(0.0, 1.0)

@@ -27,9 +27,10 @@ class FedDyn(Objective):
 
     A client keeps, sends and receives d numbers. The paper solves the local problem exactly; here
     it is solved approximately by the configured epochs of SGD. Under privacy the update is clipped
-    as usual, and the server's state s (`drift`) is computed from releases and public constants.
-    Client states cost no additional privacy (`privfed.client.client_states`). However, the noise of
-    all rounds accumulates in s: expect a smaller benefit than without privacy.
+    as usual, and the server's correction s (`drift` in its memory), which it adds to every released
+    update, is computed from releases and public constants. Client states cost no additional privacy
+    (`privfed.client.client_states`). However, the noise of all rounds accumulates in s: expect a
+    smaller benefit than without privacy.
     """
 
     keeps: ClassVar[int] = 1

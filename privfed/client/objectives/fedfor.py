@@ -27,9 +27,11 @@ from privfed.core.deferred import Tensor, torch
 class FedFor(Objective):
     """FedFOR's one-sided first-order term; stateless: a new client needs two models only.
 
-    At the broadcast model, where relu has its kink, the term's gradient is taken as 0. Only the
-    ratio alpha / eta matters. A client sends d numbers and receives 2 d. The term costs no privacy:
-    both models are released values, so g is post-processing.
+    The term is `alpha` sum_j relu(g_j (w_j - broadcast_j)), with g the previous global
+    pseudo-gradient: (previous - current broadcast model) / `eta`. At the broadcast model, where
+    relu has its kink, its gradient is taken as 0. Only the ratio alpha / eta matters. A client
+    sends d numbers and receives 2 d. The term costs no privacy: both models are released values,
+    so g is post-processing.
     """
 
     broadcasts: ClassVar[int] = 2

@@ -36,14 +36,14 @@ from privfed.core.deferred import Tensor, torch
 
 
 class FedPa(Objective):
-    """FedPA: updates weighted by a client's certainty in each direction.
+    """FedPA: updates times the inverse covariance of a client's samples of its posterior.
 
     A client sends d numbers and receives d + 1 (also the number of earlier rounds); during training
     it stores (samples + 1) d. It takes burn_in + samples * window local steps to draw all samples;
     with fewer steps it has fewer samples, and without samples it sends its plain update. With one
     sample, or rho = 0, FedPA is FedAvg of averaged iterates.
 
-    Under privacy the vector is clipped like an update and costs the same, since samples stay with
+    Under privacy this product is clipped like an update and costs the same, since samples stay with
     the client. Products with an inverse covariance have large norms, so the clip shortens them more
     than updates.
     """
@@ -108,7 +108,8 @@ class FedPa(Objective):
     def _parts(self, carried: Tensor | None) -> list[Tensor]:
         """Splits `carried` into vectors `[c, d]`.
 
-        Returns the window's mean, the samples' mean, and the terms of the inverse.
+        Returns the mean of the current window's iterates, the mean of the samples, and the vectors
+        s_k (k = 2, ..., `samples`) of the inverse covariance; s_k is zero until sample k is drawn.
         """
         if carried is None:
             raise ValueError("FedPA needs the clients' carried samples, but got none")
@@ -116,13 +117,13 @@ class FedPa(Objective):
 
 
 def _without(vector: Tensor, terms: list[Tensor]) -> Tensor:
-    """Returns `vector` `[c, d]` minus its products with s s^T, for each s `[c, d]` in `terms`."""
+    """Returns `vector` `[c, d]` minus the sum of s s^T `vector` over all s `[c, d]` in `terms`."""
     products = [term * (term * vector).sum(1, keepdim=True) for term in terms]
     return vector - torch.stack(products).sum(0) if products else vector
 
 
 def _term(away: Tensor, terms: list[Tensor], weight: float) -> Tensor:
-    """Returns the vector s_k `[c, d]` for u_k = `away` `[c, d]`, given the earlier `terms`."""
+    """Returns s_k `[c, d]` for u_k = `away` and g = `weight`; `terms` are all s_j with j < k."""
     solved = _without(away, terms)
     length = (away * solved).sum(1, keepdim=True)
     return solved * (weight / (1 + weight * length)).sqrt()

@@ -30,10 +30,10 @@ from privfed.core.deferred import Tensor, torch
 class FedSplit(Objective):
     """FedSplit: proximal steps around reflected models, for clients that return.
 
-    A client keeps d numbers, sends d (the change of its z) and receives 2 d: the current model and
-    the model of round 1, where new clients begin. With `server.optimizer = "fedavg"` at rate 1 the
-    next model is the mean of all z; any other server optimizer takes other steps towards that mean,
-    with the same fixed point.
+    A client keeps its vector z, d numbers, sends the change of z, d numbers, and receives 2 d: the
+    current model, and the model of round 1, which is the z of new clients. With
+    `server.optimizer = "fedavg"` at rate 1 the next model is the mean of all clients' z; any other
+    server optimizer takes other steps towards that mean, with the same fixed point.
 
     Under privacy the change is clipped like an update, as one vector and one event, and the mean is
     computed from releases and public constants. Client states cost no additional privacy

@@ -20,9 +20,9 @@ from privfed.core.deferred import Tensor, torch
 class Grouped(Objective):
     """Plain local SGD of clients that each know their group.
 
-    `group` is a declared column of categories, "label" or "site" (of `data.sites`): a client's
-    group is the most frequent one of its examples, or its site. The set of groups is public. A
-    client's group depends on its own data only, and affects only its own clipped row.
+    With `group` "site" a client's group is its site (`data.sites`); with "label" or a declared
+    column of categories it is the most frequent value of its examples. The set of groups is public.
+    A client's group depends on its own data only, and affects only its own clipped row.
     """
 
     group: str = "label"
@@ -36,7 +36,8 @@ class Grouped(Objective):
 def memberships(work: Work, count: int, like: Tensor) -> Tensor:
     """Returns each client's one-hot membership in `count` groups, shape `[c, count]`.
 
-    A client without a group, or with a group number of `count` or more, has zeros only.
+    A client without a group, or with a group number of `count` or more, has zeros only. The result
+    has the dtype and device of `like`.
     """
     if work.groups is None:
         raise ValueError("this objective needs each client's group, but got none")

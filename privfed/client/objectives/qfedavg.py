@@ -100,7 +100,7 @@ class QFedAvg(Objective):
 
     @property
     def _least(self) -> float:
-        """Smallest possible weight of a client."""
+        """Smallest possible weight of a client, (loss_floor / loss_cap)^q."""
         return float((self.loss_floor / self.loss_cap) ** self.q)
 
     def _smoothness(self, lr: float) -> float:

@@ -162,7 +162,8 @@ class Banded(CorrelatedMechanism):
     def noise_on_update(self, size: int = 1) -> float:
         """Returns the std of Z, in clipping norms.
 
-        Raises `Refused` if sums over cohorts of expected `size` may be inexact.
+        Raises `Refused` if sums over cohorts of expected `size` may be inexact in float64 (not for
+        runs of older versions, whose proof is for real numbers).
         """
         std = self.std()
         if self.toeplitz is not None:

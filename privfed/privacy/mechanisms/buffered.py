@@ -163,7 +163,7 @@ class Buffered(CorrelatedMechanism):
         return Encoding(self.clip)
 
     def _solved(self) -> Buffers:
-        """Returns the optimised buffers. Raises `ValueError` before the run is planned."""
+        """Returns the optimised buffers. Raises `ValueError` before a run's plan computed them."""
         if self.decays is None or self.outputs is None:
             raise ValueError(
                 "the parameters of the buffers have not been computed; plan the run first"

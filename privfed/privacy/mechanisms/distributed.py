@@ -59,9 +59,10 @@ class InLayers(DistributedNoise):
         return super()._shares()
 
     def _largest_std(self) -> float:
-        """Returns the largest standard deviation of a share, in steps; it is smaller with layers.
+        """Returns the largest standard deviation of a share that can be sampled, in steps.
 
-        If few clients survive, each keeps more layers, and the sum of these must be sampled, too.
+        It is smaller with layers: if few parties survive, each keeps more layers, and the sum of
+        these must be sampled, too.
         """
         most = super()._largest_std()
         setting = self._planned_setting()
@@ -216,9 +217,10 @@ class DiscreteGaussianNoise(AdaptiveClip, InLayers):
         return super()._largest_std() * (4 if self._planned_setting().sites else 1)
 
     def _least_shares(self) -> tuple[float, float]:
-        """Returns lower bounds on the variance of one party's counted noise, and of each layer.
+        """Returns lower bounds on the variances of one party's share (or base), and of its layers.
 
-        The bounds hold for every number of parties that a sum may have.
+        They are in squared steps, and hold for every number of parties that a sum may have. The
+        second is infinite without layers.
         """
         share, setting = self.share(), self._planned_setting()
         if not isinstance(share, Layers):

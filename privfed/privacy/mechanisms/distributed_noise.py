@@ -118,9 +118,9 @@ class DistributedNoise(NoisedMechanism):
     def _rotated_grid(self) -> IntegerGrid:
         """Returns the grid of rotated rows. Raises `Refused` if the bits are too few.
 
-        From 2^b step = 2 k s, where s^2 = clip^2 n^2 / d + step^2 n / 4 + share^2 m is the variance
-        of a coordinate of the rotated sum of n clients, to which m of them, or m sites, add noise
-        (Kairouz, Liu & Steinke 2021, section 5).
+        From 2^b step = 2 k s, where b are the bits, k is `_SPREAD`, and s^2 = clip^2 n^2 / d +
+        step^2 n / 4 + share^2 m is the variance of a coordinate of the rotated sum of n clients, to
+        which all m = n clients, or m sites, add noise (Kairouz, Liu & Steinke 2021, section 5).
         """
         setting = self._planned_setting()
         n, d = setting.cohort.likely_largest, padded(self._columns(setting.length))
@@ -138,7 +138,7 @@ class DistributedNoise(NoisedMechanism):
         return IntegerGrid(step, share / step, codec.bound, l1, d, wraps)
 
     def _largest_std(self) -> float:
-        """Returns the largest useful standard deviation of a share, in steps."""
+        """Returns the largest standard deviation of a share, in steps; grids are not finer."""
         return 4096.0
 
     def _largest(self) -> float:
@@ -146,11 +146,14 @@ class DistributedNoise(NoisedMechanism):
         return self.clip
 
     def _columns(self, length: int) -> int:
-        """Returns the number of columns of a row, for a message of `length` numbers."""
+        """Returns the number of columns of a clipped message of `length` numbers, not padded."""
         return length
 
     def _share_std(self) -> float:
-        """Returns the std of one party's noise; all counted shares together have std z clip."""
+        """Returns the std of one party's noise in units of rows, not steps.
+
+        All counted shares together have std z times `_largest`.
+        """
         return self._noise() * self._largest() / math.sqrt(self._shares())
 
     def _shares(self) -> int:
@@ -163,9 +166,10 @@ class DistributedNoise(NoisedMechanism):
         return self.events(witness, exchanges)[self.against]
 
     def events(self, witness: Witness, exchanges: int) -> dict[str, Event]:
-        """Returns the round's events against the server, and against readers of the releases.
+        """Returns the events by adversary: "server", and "readers" of the releases.
 
-        The proof is in the rules of proof, section 5.
+        If sites add the noise, they are those of `_site_events`. The proof is in the rules of
+        proof (docs/explanation/rules_of_proof.md), section 5.
 
         *Server*: it knows the cohort, so there is no amplification. Adjacency is zero-out: one
         client's contribution against zero, while this client still adds its noise. Only the noise
@@ -207,7 +211,9 @@ class DistributedNoise(NoisedMechanism):
         return by_party
 
     def _site_events(self, witness: Witness, exchanges: int, slack: float) -> dict[str, Event]:
-        """Returns the events against the server with colluding sites, and against all other sites.
+        """Returns the events against "sites" (the server with colluding sites), and "others".
+
+        "Others" are all sites except the client's own.
 
         The proof (rules of proof, section 9.1) is for a client of a site in H, the survivors
         without colluders. The joint view of the server, the network and any k sites is a function
@@ -239,7 +245,7 @@ class DistributedNoise(NoisedMechanism):
         """Returns the noise that one party adds: a client, or a site."""
 
     def _total_variation(self) -> float:
-        """Bounds the total variation distance between one sum's noise and the accounted noise."""
+        """Bounds the total variation distance between one sum's noise vector and the accounted."""
         setting = self._planned_setting()
         parties = setting.sites.sites if setting.sites else setting.cohort.largest
         most = parties if self.layered else 1  # draws per party: base and layers
@@ -324,6 +330,9 @@ def rotated_on(state: PublicState) -> PublicState:
 
 
 def _signs(state: PublicState, length: int) -> Tensor:
-    """Returns the round's public signs, from a hash of the number of earlier releases."""
+    """Returns the public signs `[padded(length)]` of the next release's rotation.
+
+    They are computed from a hash of the number of earlier releases.
+    """
     seed = hashlib.sha256(b"privfed rotation %d" % int(state["rotation"])).digest()
     return signs(Keys(seed, secret=True), length)

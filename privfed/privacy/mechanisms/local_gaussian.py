@@ -76,7 +76,11 @@ class LocalGaussian(NoisedMechanism):
         return Event(Separated(b, noise) if b > 1 else noise, witness.sampler, REPLACE_ONE)
 
     def noise_on_update(self, size: int) -> float:
-        """Returns the noise standard deviation on the sum of all messages, in clipping norms."""
+        """Returns the noise standard deviation on a sum of `size` messages, in clipping norms.
+
+        If sites add the noise, it is that on the sum of all sites, and `Refused` is raised if sums
+        over cohorts of expected `size` may be inexact.
+        """
         if self._sites:
             refuse_inexact(self._noise(), size)
         return self._noise() * math.sqrt(self._sites or size)

@@ -104,7 +104,10 @@ class PairwiseGaussian(NoisedMechanism):
     arithmetic: ClassVar[str] = "exact messages, Gaussian noise rounded to their grid"
 
     def resolved(self, setting: Setting) -> Self:
-        """Returns the mechanism for all clients. Raises `Refused` if no honest client remains."""
+        """Returns the mechanism with the numbers of all clients and of honest clients set.
+
+        Raises `Refused` if Byzantine and colluding clients together are all clients.
+        """
         size, byzantine = setting.cohort.expected, setting.cohort.byzantine
         honest = size - byzantine - self.colluders
         if honest < 1:
@@ -163,7 +166,7 @@ class PairwiseGaussian(NoisedMechanism):
         return noise.of_sum(size) / self.clip
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
-        """Returns rows `[m, d]` of all senders, clipped and noised; these have no norm bound."""
+        """Returns all senders' `rows` `[m, d]`, clipped and noised; these have no norm bound."""
         noise = self.noise()
         clipped = clip_rows(rows, self.clip, noise.grid)
         drawn = torch.from_numpy(noise.draw(keys, rows.shape[1]))

@@ -23,7 +23,10 @@ Row = NDArray[np.float64]
 
 
 class Correlated(ABC):
-    """Noise rows `[length]` of a run's rounds, each computed from the state of earlier rounds."""
+    """Noise rows Y_t `[length]` of a run, correlated over its rounds by C Y = Z.
+
+    Rows are computed in the order of rounds, from stored earlier rows.
+    """
 
     remembers: int
     """Number of stored rows `[length]`, with 8 bytes per number."""
@@ -39,8 +42,8 @@ class Correlated(ABC):
     def noise(self, round: int, std: float) -> Row:
         """Returns Y `[length]` of `round`, from 1, where Z has the standard deviation `std`.
 
-        The latest round may be requested again. Raises `ValueError` for an earlier round, and if
-        `std` differs from that of earlier rounds.
+        The latest round may be requested again and gives the same row; rounds may be skipped.
+        Raises `ValueError` for an earlier round, and if `std` differs from that of earlier calls.
         """
         if round < self._round:
             raise ValueError(
@@ -69,7 +72,7 @@ class Correlated(ABC):
 
 @dataclass(frozen=True)
 class CorrelatedKeys(Keys):
-    """Keys of one round's release, with which `source` computes the round's correlated noise."""
+    """Keys that stand for the correlated noise of `round`, which `source` computes."""
 
     source: Correlated | None = None
     round: int = 0
@@ -206,7 +209,7 @@ class CorrelatedOnGrid(Correlated):
 
 
 def refuse_overflow(coefficients: Row, rounds: int) -> None:
-    """Raises `Refused` for coefficients with which noise over `rounds` rounds may be inexact."""
+    """Raises `Refused` if sums of `CorrelatedOnGrid` over `rounds` may not fit 64-bit integers."""
     from scipy.signal import lfilter  # imported here, since lists of parts do not need it
 
     first = np.zeros(rounds)

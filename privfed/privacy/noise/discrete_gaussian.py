@@ -22,7 +22,10 @@ _MOST = 2**63 - 1
 
 
 class _Bits:
-    """Uniform integers from 64-bit words; each call draws fresh words, even from seeded keys."""
+    """Uniform integers from 64-bit words of `keys`; each method call uses new, independent words.
+
+    This also holds for seeded keys, whose draws would otherwise repeat.
+    """
 
     def __init__(self, keys: Keys) -> None:
         self._keys, self._calls = keys, 0

@@ -74,7 +74,7 @@ def square_root(bands: int) -> Numbers:
 
 
 def inverse_sums(coefficients: Numbers, rounds: int) -> Numbers:
-    """Returns the prefix sums w `[rounds]` of the column of C^-1: C^-1 times a vector of ones.
+    """Returns the prefix sums w `[rounds]` of C^-1's first column: C^-1 times a vector of ones.
 
     With A the lower-triangular matrix of ones, A C^-1 is Toeplitz, and w is its first column.
     """
@@ -84,21 +84,20 @@ def inverse_sums(coefficients: Numbers, rounds: int) -> Numbers:
 def prefix_noise(coefficients: Numbers, rounds: int) -> float:
     """Returns the root mean square noise on prefix sums, relative to independent noise.
 
-    Both noises give the same guarantee. A client's participations are at least `bands` rounds
-    apart, so k of them change C x by sqrt(k) |c|, and the ratio is |c| |A C^-1|_F / |A|_F, with A
-    the lower-triangular matrix of ones.
+    Both noises give the same guarantee. A client's participations are at least as many rounds apart
+    as there are `coefficients` c, so k of them change C x by sqrt(k) |c|, and the ratio is
+    |c| |A C^-1|_F / |A|_F, with A the lower-triangular matrix of ones.
     """
     norm = float(np.linalg.norm(coefficients))
     return relative_noise(inverse_sums(coefficients, rounds), norm)
 
 
 def relative_noise(sums: Numbers, sensitivity: float) -> float:
-    """Returns the noise of `prefix_noise` for a `sensitivity` divided by sqrt(k).
+    """Returns |A C^-1|_F / |A|_F times `sensitivity`, the result of `prefix_noise` in general.
 
-    sqrt(k) is the sensitivity of k participations under independent noise.
-
-    `sums` `[rounds]` is the column of A C^-1. If a client's columns overlap, the sensitivity is
-    larger than |c|: see `accounting.bounds.toeplitz_sensitivity`.
+    `sums` `[rounds]` is the first column of A C^-1. `sensitivity` is that of k participations over
+    sqrt(k), their sensitivity under independent noise. If a client's columns overlap, it is larger
+    than |c|: see `accounting.bounds.toeplitz_sensitivity`.
     """
     weights = entry_counts(len(sums))
     return sensitivity * math.sqrt(float(weights @ sums**2) / float(weights.sum()))
@@ -107,7 +106,7 @@ def relative_noise(sums: Numbers, sensitivity: float) -> float:
 def entry_counts(rounds: int) -> Numbers:
     """Returns T, ..., 1 `[T]`, with T = `rounds`.
 
-    In a lower-triangular Toeplitz matrix of T rows, entry i of the first column occurs T - i times.
+    Entry i = 0, ... of a lower-triangular Toeplitz matrix's first column occurs T - i times in it.
     """
     return np.arange(rounds, 0, -1, dtype=float)
 
@@ -161,7 +160,10 @@ def loss(free: Numbers, rounds: int) -> tuple[float, Numbers]:
 
 
 def _searched(start: Numbers, rounds: int) -> Numbers:
-    """Returns the coefficients c_1, ... at which L-BFGS ends; restarts reset its memory."""
+    """Returns coefficients c_1, ... that locally minimise `loss`, by L-BFGS from `start`.
+
+    Restarts from the result so far reset its memory.
+    """
     at, least = start, math.inf
     for _ in range(_RESTARTS if len(start) else 0):
         result = minimize(
@@ -259,7 +261,7 @@ def optimal_buffers(count: int, rounds: int, separation: int) -> Buffers:
 
 
 def _solved(count: int, rounds: int, separation: int, nearest: float) -> Buffers:
-    """Returns the result of a search that starts with theta_1 = 1 - `nearest`."""
+    """Returns `count` buffers that locally minimise the noise; theta_1 starts at 1 - `nearest`."""
     at, least = _start(count, nearest), math.inf
     for _ in range(_BUFFER_RESTARTS):
         result = minimize(
@@ -279,7 +281,10 @@ def _solved(count: int, rounds: int, separation: int, nearest: float) -> Buffers
 
 
 def _start(count: int, nearest: float) -> Numbers:
-    """Returns logits `[2 d]` of decays whose distances from 1 grow geometrically from `nearest`."""
+    """Returns logits `[2 d]` of decays whose distances from 1 grow geometrically to `_FURTHEST`.
+
+    The least distance is `nearest`, but at most `_FURTHEST` / 4.
+    """
     distances = np.geomspace(min(nearest, _FURTHEST / 4), _FURTHEST, 2 * count)
     points, gaps = 1 - distances, np.diff(distances)
     products = points[:-1] / np.concatenate([[1.0], points[:-2]])
@@ -307,7 +312,7 @@ class _Layout:
 
 
 def _layout(logits: Numbers) -> _Layout:
-    """Returns the interlacing decays at `logits` `[2 d]`, and the outputs that follow from them."""
+    """Returns the interlacing decays of C and C^-1 at `logits` `[2 d]`, and the outputs of both."""
     shares, rests = expit(logits), expit(-logits)
     products = np.cumprod(shares[:-1])
     gaps = np.concatenate([products[:-1] * rests[1:-1], [0.0]])
@@ -336,7 +341,7 @@ def _outputs(across: Numbers, among: Numbers) -> Numbers:
 
 
 def _sums(distances: Numbers, outputs: Numbers, rounds: int) -> Numbers:
-    """Returns prefix sums `[rounds]` of the buffered column of decays 1 - `distances`, below 1."""
+    """Returns prefix sums `[rounds]` of a buffered column with decays 1 - `distances`, below 1."""
     sums = np.ones(rounds)
     for distance, output in zip(distances, outputs, strict=True):
         sums += output * (1 - powers(1 - distance, rounds)) / distance

@@ -53,11 +53,11 @@ LARGEST_SCALE = 4 * FINENESS
 
 
 def grid_of(std: float) -> float | None:
-    """Returns the public grid of rows and noise: a power of two, 2^-30 to 2^-31 of `std`.
+    """Returns the public grid of rows and noise; None if `std` is 0, which needs no grid.
 
-    Rounding n rows toward zero changes their sum by less than n 2^-30 standard deviations, and sums
-    of integer multiples are exact in float64 for up to 2^22 z rows at the clip. The result is None
-    for a standard deviation of zero, as rows without noise need no grid.
+    It is the power of two in (2^-31 std, 2^-30 std]. Rounding n rows toward zero changes a
+    coordinate of their sum by less than n 2^-30 standard deviations, and sums of integer multiples
+    are exact in float64 for up to 2^22 z rows at the clip.
     """
     if std == 0.0:
         return None
@@ -90,7 +90,7 @@ def gaussian_on_grid(keys: Keys, std: float, length: int) -> Reals:
     _refuse_scale(scale)
 
     def draw(start: int) -> tuple[Indices, Words]:
-        """Fills the block at `start`; returns the indices in doubt, and their words."""
+        """Fills the block of noise at `start`; returns the indices in doubt, and their 64 bits."""
         words = keys.beginning(start).bits(min(_BLOCK, length - start))
         rounded, unsure = _quickly(words, scale)
         np.multiply(rounded, grid, out=noise[start : start + len(words)])
@@ -105,7 +105,10 @@ def gaussian_on_grid(keys: Keys, std: float, length: int) -> Reals:
 
 
 def _in_threads(act: Callable[[int], T], places: range) -> list[T]:
-    """Returns the results of `act` at each of `places`, computed in threads if there are many."""
+    """Returns the results of `act` at each of `places`, not in order if threads are used.
+
+    Threads are used if there are several, with at least `_FEWEST` places for each.
+    """
     threads = min(torch.get_num_threads(), len(places) // _FEWEST)
     if threads < 2:
         return [act(place) for place in places]
@@ -173,8 +176,8 @@ def _quickly(words: Words, scale: float) -> tuple[Reals, Indices]:
     """Returns rounded quantiles of `words` in double precision, and the indices to recompute.
 
     A quantile is recomputed exactly if a rounding boundary is within its error bound. A common
-    bound (for tails above `_LIKELY`) selects few candidates; `_scaled_quantiles` then computes
-    their quantiles and individual bounds, and those of smaller tails.
+    bound for all tail probabilities from `_LIKELY` on selects few candidates. `_scaled_quantiles`
+    then computes quantiles and individual bounds of these, and of all smaller tail probabilities.
     """
     low = words >> np.uint64(1)
     value = low.view(np.int64).astype(np.float64)
@@ -202,7 +205,11 @@ def _quickly(words: Words, scale: float) -> tuple[Reals, Indices]:
 
 
 def _doubtful(words: Words, value: Reals, slack: Reals) -> NDArray[np.bool_]:
-    """Returns a mask of `words` whose quantile may be beyond the boundary nearest to `value`."""
+    """Returns a mask of `words` whose rounding is in doubt.
+
+    The nearest rounding boundary is within `slack` of `value`, or the tail is too coarse in 64
+    bits. A `slack` of 0 leaves no doubt.
+    """
     near = np.abs(value - np.floor(value) - 0.5) <= slack
     return (near | (words >> np.uint64(1) < _TAIL)) & (slack > 0.0)
 
@@ -219,7 +226,10 @@ def _scaled_quantiles(words: Words, scale: float) -> tuple[Reals, Reals]:
 
 
 def _exactly(words: Words, further: Words, scale: float, shifts: Reals) -> NDArray[np.float64]:
-    """Returns the rounded quantiles of tails (low + U) 2^-64, U the 128 `further` bits `[n, 2]`.
+    """Returns the rounded quantiles of tails (low + U) 2^-64.
+
+    The integer low is each of `words` without its last bit, the sign, shifted right; U in (0, 1)
+    has the 128 `further` bits `[n, 2]`.
 
     Quantiles minus `shifts` `[n]` are compared with a rounding boundary at 80 digits. Only the
     boundary nearest to the double-precision value is in doubt. Without a shift it is the boundary

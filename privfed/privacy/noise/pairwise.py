@@ -43,7 +43,7 @@ class PairwiseNoise:
 
     @property
     def centred(self) -> float:
-        """Std of independent noise that, minus its mean, is distributed as the shared noise."""
+        """Std of clients' independent noise W; W - mean(W) is distributed as the shared noise."""
         return self.shared * math.sqrt(self.clients)
 
     @property

@@ -35,7 +35,10 @@ Gaussian; above 2 exp(-2 pi^2 SMOOTHED) (see `DiscreteGaussianShare`)."""
 
 
 class _FromTable:
-    """Draws a share's noise from its table; the noise is zero if the variance is zero."""
+    """Base of a party's share of noise that is drawn from a table of its distribution function.
+
+    The noise is zero if the variance is zero.
+    """
 
     variance: float | Fraction
     layered: ClassVar[bool] = False
@@ -49,7 +52,7 @@ class _FromTable:
         return self._table().draw(keys, count)
 
     def blocks(self, source: Uniforms, count: int) -> Iterator[tuple[slice, NDArray[np.int32]]]:
-        """Yields `count` draws as `DistributionTable.blocks` does; nothing for zero variance."""
+        """Yields `count` draws as `DistributionTable.blocks` does; no block for zero variance."""
         return self._table().blocks(source, count) if self.variance else iter(())
 
 
@@ -201,7 +204,7 @@ class Layers:
         return math.ceil(40 * math.sqrt(self.variance)) + 100
 
     def most_dropouts(self, clients: int) -> int:
-        """Returns T, the largest number of `clients` that may drop out, fewer than all."""
+        """Returns T, the number of `clients` that may drop out; below `clients` - `colluders`."""
         return min(math.floor(self.tolerance * clients + 1e-9), clients - 1 - self.colluders)
 
     def boundaries(self, clients: int) -> tuple[int, ...]:
@@ -217,7 +220,10 @@ class Layers:
         return min(bisect.bisect_left(self.boundaries(clients), gone), self.count(clients))
 
     def fewer(self, clients: int, gone: int) -> int:
-        """Returns the number of survivors (never all) that keep `layers_kept` - 1 layers."""
+        """Returns the number of survivors (never all) that keep only `layers_kept` - 1 layers.
+
+        They are those with the lowest numbers; 0 if `gone` exceeds T.
+        """
         until = self.layers_kept(clients, gone)
         if not until or gone > self.most_dropouts(clients):
             return 0
@@ -225,7 +231,7 @@ class Layers:
         return _fewer(counted, boundaries[until - 1], boundaries[until], gone)
 
     def keeping(self, clients: int, gone: int, survivors: Iterable[int]) -> dict[int, int]:
-        """Returns the number of layers that each survivor keeps after `gone` dropouts."""
+        """Returns, by survivor, the number of layers that it keeps after `gone` dropouts."""
         layers_kept, fewer = self.layers_kept(clients, gone), self.fewer(clients, gone)
         ordered = enumerate(sorted(survivors))
         return {who: layers_kept - (place < fewer) for place, who in ordered}
@@ -235,7 +241,7 @@ class Layers:
         return self._share(Fraction(1, clients - self.colluders))
 
     def least_layer(self, most: int) -> float:
-        """Returns a lower bound on the variance of each layer of up to `most` clients.
+        """Returns a lower bound on the variance of each layer, for every n <= `most` clients.
 
         The bound is infinite if there can be no layer. With n' = n - k, layer i is v (d_i -
         d_{i-1}) / ((n' - d_i) (n' - d_{i-1})) >= v / (n' (n' - 1)). If k = 0 and n (1 -
@@ -287,9 +293,9 @@ def _boundaries(clients: int, colluders: int, most: int, waste: float) -> tuple[
 def _spends(clients: int, colluders: int, before: int, until: int, waste: float) -> bool:
     """Whether one layer between two boundaries leaves at most 1 + `waste` times the noise required.
 
-    The comparison is in integers: both sides of ((n - D) s_i - fewer l_i) / v <= (1 + waste) (n -
-    D) / (n - k - D) are multiplied by (n - k - d_i) (n - k - d_{i-1}) (n - k - D). The inequality
-    holds for `until` = `before` + 1.
+    Both sides of ((n - D) s_i - fewer l_i) / v <= (1 + waste) (n - D) / (n - k - D) are multiplied
+    by (n - k - d_i) (n - k - d_{i-1}) (n - k - D), so the left is an integer; the right is rounded
+    to a float. In exact arithmetic the inequality holds for `until` = `before` + 1.
     """
     counted, step = clients - colluders, until - before
 
@@ -303,5 +309,8 @@ def _spends(clients: int, colluders: int, before: int, until: int, waste: float)
 
 
 def _fewer(counted: int, before: int, until: int, gone: int) -> int:
-    """Returns the number of `counted` clients that keep one layer less after `gone` dropouts."""
+    """Returns the number of survivors that keep one layer less after `gone` dropouts.
+
+    `before` < `gone` <= `until` are neighbouring boundaries; `counted` is n - k.
+    """
     return (until - gone) * (counted - before) // (until - before)

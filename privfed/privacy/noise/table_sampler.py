@@ -41,7 +41,10 @@ class Uniforms(Protocol):
         """Returns the leading 32 bits of the next `count` numbers."""
 
     def rest(self, place: int) -> int:
-        """Returns the last 160 bits of the number at index `place`; call once per index at most."""
+        """Returns the last 160 bits of the number at index `place`.
+
+        Call it at most once per index: another call may return other bits.
+        """
 
 
 class FreshUniforms:
@@ -101,7 +104,7 @@ _IN_ONE_BUCKET = 12
 
 
 class Scratch:
-    """Buffers for the draws of a block of up to `size`, reused for the next block."""
+    """Buffers for a block of up to `size` draws, reused for the next block."""
 
     def __init__(self, size: int) -> None:
         self.buckets, self.drawn, self.marks = np.empty((3, size), dtype=np.uint32)
@@ -144,9 +147,8 @@ class Guide:
     def entries_up_to(self, bits: Leading, words: Leading) -> NDArray[np.int64]:
         """Returns, for each of `bits` `[n]`, the number of entries of `words` that are at most it.
 
-        `words` `[m]` are the leading bits of the table's entries, in ascending order.
-
-        Few entries share a bucket with a draw, except in the tails, where a search is faster.
+        `words` `[m]` are the leading bits of the table's entries, in ascending order. Few of them
+        share a bucket with a draw, except in the tails, where a binary search is faster.
         """
         count: NDArray[np.int64] = self.begins[bits >> np.uint32(_BELOW)].astype(np.int64)
         left = np.arange(len(bits))
@@ -162,7 +164,8 @@ class Guide:
 def guide(words: Leading, first: int) -> Guide:
     """Returns the guide of a table with leading bits `words` `[m]` and the least draw `first`.
 
-    Draws beyond 16 bits and a sign, and draws in crowded buckets, are searched instead.
+    Buckets with several entries, or with draws beyond 16 bits and a sign, are marked: their draws
+    are not looked up but found by a search (`Guide.entries_up_to`).
     """
     bucket = np.arange(1 << _BUCKETS, dtype=np.int64)
     begins = np.searchsorted(words >> np.uint32(_BELOW), np.arange((1 << _BUCKETS) + 1))
@@ -247,7 +250,10 @@ class DistributionTable:
         return drawn
 
     def _untied(self, leading: int, rest: int) -> int:
-        """Returns the index of a draw whose leading bits equal those of an entry."""
+        """Returns the index of a draw whose leading bits equal those of an entry.
+
+        `rest` are the other 160 bits of its uniform number.
+        """
         number = (leading << REST) + rest
         place = int(np.searchsorted(self.words, np.uint32(leading), side="left"))
         while self.exact[place] <= number:  # the last is one, and above
@@ -318,8 +324,9 @@ def reach(std: float) -> int:
 
 
 def _table(weights: list[int], reach: int) -> DistributionTable:
-    """Returns the table up to `reach` of a symmetric distribution with `weights` of 0, 1, 2, ...
+    """Returns the table of -`reach` to `reach`, inclusive, of a symmetric distribution.
 
+    Its probabilities at 0, 1, 2, ... are proportional to `weights`.
     Raises `ValueError` if the error exceeds `TOTAL_VARIATION`.
     """
     total = weights[0] + 2 * sum(weights[1:])

@@ -126,7 +126,7 @@ class Ifca(Objective):
 
 
 def _choice(measured: Tensor | None) -> Tensor:
-    """Returns the index `[c]` of the least of each client's k losses `measured` `[c, k]`."""
+    """Returns the index `[c]` of the smallest of each client's k losses `measured` `[c, k]`."""
     if measured is None:
         raise ValueError("IFCA needs each client's loss at every model, but got none")
     return measured.argmin(1)

@@ -39,7 +39,7 @@ from privfed.core.deferred import Tensor, torch
 
 
 class WithPersonalModel(Objective):
-    """FedAvg whose clients also update a state at each step, which they never send.
+    """FedAvg whose clients also update a state (their personal model) that they never send.
 
     Under privacy a round is charged like FedAvg's: w, and therefore the row, depends only on the
     broadcast model, the client's examples and its random numbers, not on its state. The state costs
@@ -152,7 +152,7 @@ class Apfl(WithPersonalModel):
 
 
 def _parts(carried: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Returns clients' own models `[c, d]` and their weights `[c, 1]`."""
+    """Returns clients' own models v `[c, d]`, and the weights alpha `[c, 1]` of these."""
     if carried is None:
         raise ValueError("APFL needs each client's own model and its weight")
     return carried[:, :-1], carried[:, -1:]

@@ -94,7 +94,7 @@ class HessianFree(PerFedAvg):
 
 
 def _towards(target: Tensor, step: LocalStep) -> Tensor:
-    """Returns the direction `[c, d]` of a step to models `target` `[c, d]`; zero if lr is 0."""
+    """Returns the direction `[c, d]` whose step ends at `target` `[c, d]`; zero if lr is 0."""
     return (step.w - target) / step.lr if step.lr else torch.zeros_like(step.w)
 
 
