@@ -12,7 +12,7 @@ from waiting import LONG, until
 pytest.importorskip("flwr", reason="Flower is not installed: privfed[flower]")
 
 from experiments.federation.agreement import compare
-from experiments.federation.certificates import node_key
+from experiments.federation.certificates import Authority, node_key
 from experiments.federation.engine import Engine, environment
 from experiments.federation.hospitals import NAMES
 from experiments.federation.loopback import Loopback
@@ -158,6 +158,34 @@ def test_what_is_killed_at_a_dozen_moments_answers_nothing_twice_and_the_run_goe
     ports = [federation.engine.port, *federation.engine.ports.values()]
     programs.end(*(f"node-{name}" for name in NAMES))
     assert not any(map(listens, ports))
+
+
+def certify(federation, authority):
+    """Restarts SuperLink with a new key and a new certificate of the `authority`."""
+    federation.engine.authority = authority
+    federation.engine.certificate, federation.engine.key = authority.certify_server()
+    federation.programs.end("superlink")
+    federation.engine.start_link()
+
+
+def test_nodes_reconnect_after_a_renewal_and_need_a_restart_for_another_authority(programs):
+    federation = Loopback(programs.logs, programs)
+    federation.agree(PATIENTS, seed=3)
+    federation.start()
+    app = federation.hospitals.declare(8, PATIENTS, deadline=5.0)
+    federation.engine.run(app, **QUICK)
+    resuming(federation, app, lambda seen: seen.over, "the first round")
+    certify(federation, federation.engine.authority)
+    federation.engine.run(app, **QUICK)
+    over = len(federation.journal().over)
+    resuming(federation, app, lambda seen: len(seen.over) > over, "a round after the renewal")
+    certify(federation, Authority.new(programs.logs))  # its ca.crt replaces the earlier one
+    for node in (f"node-{name}" for name in NAMES):
+        until(lambda: "CERTIFICATE_VERIFY_FAILED" in programs.log(node), node)  # noqa: B023
+        assert programs.code(node) is None  # its process stays, and does not connect again
+        assert programs.log(node).count("SuperNode ID") == 1
+    for name in NAMES:
+        kill_node(federation, name)
 
 
 def resuming(federation, app, seen, what):
