@@ -24,7 +24,7 @@ _LESS = 0.99
 
 @dataclass(frozen=True)
 class UnspentBudget(Encoded):
-    """The unspent budget: its `epsilon`, the reason (`why`), and how to use it (`instead`)."""
+    """The unspent budget: its `epsilon`, and texts on the reason (`why`) and use (`instead`)."""
 
     epsilon: float
     why: str
@@ -37,8 +37,8 @@ class UnspentBudget(Encoded):
 def unspent_budget(plan: Plan) -> UnspentBudget | None:
     """Returns the budget that the planned rounds leave unspent; None without a finite budget.
 
-    Also returns None if at most the fraction `_WORTH_SAYING` remains. Unspent budget has no
-    benefit: the same budget would allow less noise or more rounds.
+    Also returns None if at most the fraction `_WORTH_SAYING` of the budget remains. Unspent budget
+    has no benefit: the same budget would allow less noise or more rounds.
     """
     budget = plan.budget
     if budget is None or budget == math.inf:

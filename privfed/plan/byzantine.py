@@ -171,7 +171,7 @@ def exclusion_text(plan: Plan) -> str:
 
 
 def rests_on_a_secret_draw(plan: Plan) -> bool:
-    """Whether an ε of the plan requires a secret cohort, which dropouts would reveal."""
+    """Whether an ε of training or evaluation requires a secret cohort, which dropouts reveal."""
     plans = filter(None, (plan, plan.evaluation))
     return _aborts_reveal_cohort(
         plan, (event for each in plans for event in (each.event, each.other))

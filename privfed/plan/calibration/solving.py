@@ -276,7 +276,7 @@ def _variants(
 
 
 def _doubled_cohort(question: CalibrationQuestion) -> Iterator[tuple[str, CalibrationQuestion]]:
-    """Yields the question with twice the rate, or with twice the cohort and twice the cap."""
+    """Yields the question with twice the rate, or with twice the cohort and cap; else nothing."""
     if question.sampling_rate is not None:
         yield "2x the cohort", replace(question, sampling_rate=2 * question.sampling_rate)
     elif question.cohort is not None:
