@@ -88,7 +88,7 @@ def check(config: Config, answers: int | None = None) -> Check:
       The plan and forecast of the run.
 
     Raises:
-      Refused: as `train` would for this population; for a combination of keys, with every reason.
+      Refused: as `train` would for this population; if keys exclude each other, with all reasons.
     """
     refuse_unusable_heads(config.run.heads)
     watchers(config)  # refuses watchers that cannot work here

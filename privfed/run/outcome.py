@@ -34,7 +34,7 @@ class RoundRecord:
     warning: str = ""
 
     def nominally(self) -> RoundRecord:
-        """Returns the record with "epsilon" renamed "nominal_epsilon", for nominal ε."""
+        """Returns the record with "epsilon" renamed "nominal_epsilon", for use if ε is nominal."""
         names = {"epsilon": "nominal_epsilon"}
         public = {names.get(name, name): value for name, value in self.public.items()}
         return replace(self, public=public)
@@ -175,12 +175,12 @@ class Outcome:
 
     @property
     def note(self) -> str | None:
-        """A caveat for readers of the measures; None if there is none."""
+        """A caveat on the measures: a simulation, or test clients that also trained; else None."""
         return self.plan.simulation or (ON_TRAINED if self.test_shared else None)
 
     @property
     def warning(self) -> str:
-        """Warnings about a large delta, and about narrow bounds; "" if there are none."""
+        """Warnings about a large delta, and about test examples beyond declared bounds; else ""."""
         return "; ".join(filter(None, (self.guarantee.delta_warning, self.clipped)))
 
     @property
