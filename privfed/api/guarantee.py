@@ -34,13 +34,13 @@ def audit_function(
       function: called as `function(member, generator)`. `member`, True or False, selects one of the
         two inputs; `generator` is a `numpy.random.Generator`, new in every call. The function
         returns a fixed number of numbers. The method `function.profile(delta)`, if there is one,
-        states the claim.
+        states the claim, unless `epsilon` or `noise_multiplier` does.
       delta: the delta of the claim.
       epsilon: the epsilon of the claim (`epsilon`, `delta`).
       noise_multiplier: instead of `epsilon`: the claim is the privacy profile of the Gaussian
         mechanism.
-      sampling_rate: with `noise_multiplier`: the rate of Poisson sampling.
-      rounds: with `noise_multiplier`: the number of rounds.
+      sampling_rate: with `noise_multiplier`: the rate of Poisson sampling, by default 1.
+      rounds: with `noise_multiplier`: the number of rounds, by default 1.
       releases: the number of releases per input, at least 20; None: limited by computing time.
       confidence: the confidence level of the test.
 

@@ -163,7 +163,7 @@ class Run(InProgress):
           other: a table or a path as `privfed.Table` takes them, or (x, y) if the run trained on
             arrays; None for the run's own source.
           predictions: a file to write the predictions to.
-          group: a column; every metric is also computed for each of its groups.
+          group: a column; every metric is also computed for each of its groups. "": no groups.
           keys: for the run's own source, keys to change, as "data.key=value".
         """
         from privfed.report.trained_model import evaluation_table
@@ -177,7 +177,7 @@ class Run(InProgress):
         """Lets the run's clients evaluate the model in one more round, charged to its ledger.
 
         Args:
-          epsilon: the budget of this evaluation alone; None for a run without privacy.
+          epsilon: the epsilon of this evaluation alone; None for a run without privacy.
           keys: keys of [evaluation]: `measures`, `group`, `size`.
         """
         from privfed.report.trained_model import clients_table

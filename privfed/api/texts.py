@@ -116,7 +116,7 @@ class Texts(Arrays):
         return self._inputs(list(texts), "the texts")[0]
 
     def _arrays(self, passed: Any, called: str) -> Any:
-        """Returns the inputs of a client's texts, with their labels if labels are declared."""
+        """Returns the inputs of one client's texts; with declared labels, (inputs, labels)."""
         texts, y = passed if isinstance(passed, tuple) and len(passed) == 2 else (passed, None)
         texts = None if isinstance(texts, str) or not isinstance(texts, Iterable) else [*texts]
         if texts is None or not all(isinstance(each, str) for each in texts):
@@ -153,7 +153,7 @@ class Texts(Arrays):
         return {_IDS: ids, _MASK: mask}, np.array(rows, dtype=np.int64)
 
     def _windows(self, ids: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Yields the examples of one text; none if the text has too few tokens."""
+        """Yields the examples of one text; none for a single token without labels, or no tokens."""
         if self._labelled:
             yield from [ids[: self._window]] if len(ids) else []
             return
@@ -191,7 +191,10 @@ class Texts(Arrays):
 
 
 def _of_table(rows: Any, text: str, client: str, label: str, words: bool) -> dict[str, Labelled]:
-    """Returns the texts and labels of each client in a table; without `client`, all under ""."""
+    """Returns the texts and labels of each client in a table; without `client`, all under "".
+
+    `words` is whether labels are texts.
+    """
     table = TableObject(settled(rows), TABLE, ())
     named = {text, *filter(None, [client, label if words else ""])}
     names = table.names()

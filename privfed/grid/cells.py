@@ -143,7 +143,7 @@ def candidate_cells(path: Path, grid: Grid) -> list[list[Cell]]:
 
 
 def losses_of(path: Path, grid: Grid, cells: Sequence[Values]) -> list[tuple[Values, Loss]]:
-    """Returns the values of each cell, as they are written in tables, and the cell's loss.
+    """Returns the values of each cell, as `cell_of` writes them in tables, and the cell's loss.
 
     Cells whose loss is not known are left out.
 

@@ -68,7 +68,7 @@ def remaining_charges(charges: Sequence[CellCharges]) -> dict[str, dict[str, Pri
 
 
 def _rest(end: Prior, spent: Prior | None) -> Prior:
-    """Returns the run `end` with only those charges that exceed the charges of `spent`."""
+    """Returns the planned run `end` with only those charges that exceed the charges of `spent`."""
     if spent is None:
         return end
     rest = Counter(end.spending) - Counter(spent.spending)
@@ -164,8 +164,8 @@ class Joint:
 
     @property
     def epsilon(self) -> float | None:
-        """The ε over all cells: infinite if a cell has no guarantee, else None if there are several
-        groups.
+        """The ε over all cells: infinite if a cell has no guarantee, else None unless there is one
+        group.
         """
         if self.void:
             return math.inf

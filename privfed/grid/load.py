@@ -181,7 +181,7 @@ def _with_measures(path: Path, grid: Grid) -> Grid:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether there is a file at `path`; False if the operating system rejects the path."""
+    """Whether a file or folder exists at `path`; False if the operating system rejects the path."""
     try:
         return path.exists()
     except OSError:

@@ -306,7 +306,7 @@ def write_cells(
 
 
 def _round_rows(files: Files, cell: Cell, result: Result) -> Iterator[Row]:
-    """Yields the metrics of a cell's run by round, with totals so far; skips unreadable lines."""
+    """Yields the metrics of a cell's run by round, with `TOTALS` so far; skips unreadable lines."""
     path = folder_of(files, cell) / "run" / "metrics.jsonl"
     outcome = result["outcome"]
     lines = regular.read_text(path, errors="replace").splitlines() if path.exists() else []
