@@ -34,7 +34,7 @@ def as_path(value: Any, argument: str) -> Path:
       argument: the name of the argument, for messages.
 
     Raises:
-      Refused: for another type.
+      Refused: if `value` is neither a string nor path-like.
     """
     if not isinstance(value, str | os.PathLike):
         raise Refused(f"{argument} is {value!r}; expected a path")

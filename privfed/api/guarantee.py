@@ -83,7 +83,7 @@ def audited(
 
 @dataclass(frozen=True)
 class RunGuarantee:
-    """The (epsilon, delta) guarantee that a run's ledger proves, for one `unit` under `relation`.
+    """The (epsilon, delta) guarantee that a ledger proves, for a `unit` and adjacency `relation`.
 
     If the run ended before its last planned round, this is the guarantee of all planned rounds.
     If rounds or evaluations were added after the run began, `sentence` states that no (ε, δ) is
@@ -95,7 +95,7 @@ class RunGuarantee:
       rounds: the number of charged rounds of the run. If this is the guarantee of all planned
         rounds, their number, including those of earlier runs.
       sentence: the guarantee in words.
-      note: a caveat, for example that the run is a simulation.
+      note: a caveat, for example that the run is a simulation; "" if there is none.
       others: separate guarantees: for examples in silos, or against another party.
     """
 

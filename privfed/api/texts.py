@@ -29,7 +29,7 @@ class Texts(Arrays):
 
     Args:
       population: the name of each client -> a list of texts, or a pair (texts, labels); or a table
-        with the columns `text`, `client` and `label`: pandas, Polars, Arrow, or a
+        with the columns that `text`, `client` and `label` name: pandas, Polars, Arrow, or a
         `datasets.Dataset`.
       tokenizer: a tokenizer of the library transformers or tokenizers, or a function from a text to
         its token ids.
@@ -37,10 +37,11 @@ class Texts(Arrays):
       clients: the approximate number of clients, a public constant.
       vocabulary: size of the model's vocabulary (`model.config.vocab_size`), at least that of the
         tokenizer, which is the default.
-      tokens_per_client: the largest number of tokens of a client; further examples are left out.
+      tokens_per_client: the largest number of tokens of a client; 0: no limit. Further examples are
+        left out.
       text: the column of texts in a table.
       client: the column of clients.
-      label: the column of labels.
+      label: the column of labels; "": none.
       test: public texts: a list, a pair (texts, labels), or a table.
       declared: further keys of [data]; `classes` or `labels` declares the labels.
 

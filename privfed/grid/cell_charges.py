@@ -35,7 +35,7 @@ class CellCharges:
       key: identifier of the run; its planned and its actual charges have the same key.
       population: identifier of the population.
       about: description of the population.
-      run: the charges, as those of a run that a later run can count.
+      run: the run with these charges, in the form in which a later run counts it.
       terms: the terms of the charges (unit, delta, ...), as the first line of a ledger states them.
       prior: the earlier runs whose charges this run's guarantee includes.
       public: the clients declared public, which no guarantee covers; None if they are not known

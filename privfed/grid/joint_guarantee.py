@@ -280,8 +280,8 @@ def _share(part: Collection[str], cells: Collection[str]) -> str:
 def _group(charges: Sequence[CellCharges]) -> Group:
     """Returns the group of cells with equal terms, with their guarantee.
 
-    The accountant is that of the cells, or "tightest" if their accountants differ. Epsilon is
-    infinite if earlier runs cannot be composed.
+    The accountant is that of all cells, or "tightest" if theirs differ. Epsilon is infinite if
+    earlier runs cannot be composed.
     """
     terms = charges[0].terms
     accountants = {entry.terms.get("accountant") for entry in charges}

@@ -144,8 +144,7 @@ def load_grid(path: Path) -> Grid:
       path: the grid file.
 
     Returns:
-      The grid; metrics that its figures leave out, and whether lower values are better, are filled
-      in.
+      The grid. In its figures, a missing metric, and whether lower values are better, are set.
 
     Raises:
       Refused: with every unknown or malformed key, or with the first contradiction between keys.

@@ -77,12 +77,12 @@ class Assumed:
       trusts: parties that the guarantee trusts with data that are less processed than releases.
       trusted_parties: required behaviour of the parties of secure sums, for example of the server.
       colluders: largest number of clients or sites that may collude with the server; if clients add
-        the noise in secure sums, a fraction of each cohort. None: any number, since the guarantee
-        does not depend on noise of other parties.
+        the noise in secure sums, largest fraction of each cohort instead. None: any number, since
+        the guarantee does not depend on noise of other parties.
       byzantine: largest number of Byzantine clients in a cohort, in addition to `colluders`. None:
         any number; but if sites add the noise, or pairs of clients share it, Byzantine parties
         count as colluders.
-      byzantine_share: `byzantine` as a fraction of the expected cohort.
+      byzantine_share: `byzantine` as a fraction of the expected cohort; 0 if it is None.
       sites_per_client: largest number of sites at which one client has rows. None: no sites are
         declared, and all rows of a person belong to one client.
       noise: the division among parties of the noise on which the guarantee depends, for each kind
@@ -201,7 +201,7 @@ class Assumed:
         """Returns the assumptions that hold after charges were recomputed for the adversary `now`.
 
         Each number becomes the larger of its values in both assumptions. A number that is None in
-        these assumptions, which allow any number, remains None.
+        these assumptions, which allow any number, remains None. All other attributes remain.
         """
         size = max((noise.size for noise in self.noise), default=1)
         byzantine, share = None, 0.0

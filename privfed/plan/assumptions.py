@@ -226,7 +226,7 @@ class Assumption:
     Attributes:
       name: name of the assumption.
       keys: keys of run files or ledgers that determine it.
-      differing: the treatment of two runs that differ in it.
+      differing: text on the treatment of two runs that differ in it.
       charged: recomputes an earlier run's spending for the later run's assumption, or raises
         `Incomposable`.
     """

@@ -80,7 +80,7 @@ def _solved_noise(plan: Plan, cost: RoundCost) -> float:
 
 
 def _more_rounds(plan: Plan) -> str:
-    """Returns advice on the number of rounds that would use the whole budget at the same noise."""
+    """Returns advice on raising `run.rounds` within the budget, at the same noise."""
     privacy, rounds, before = plan.config.privacy, plan.config.run.rounds, plan.before.spending
     if plan.evaluation is not None:
         return "raise run.rounds"
@@ -110,7 +110,7 @@ class BudgetShare(Encoded):
 
 
 def budget_shares(plan: Plan) -> tuple[BudgetShare, ...]:
-    """Returns the shares of training and of evaluation; empty if clients do not evaluate."""
+    """Returns the `BudgetShare` of training and of evaluation; empty if clients do not evaluate."""
     if plan.evaluation is None:
         return ()
     evaluations = plan.config.evaluation_rounds.among(plan.config.run.rounds)

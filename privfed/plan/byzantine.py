@@ -106,7 +106,7 @@ def refuse_uncharged_aborts(plan: Plan, culprits: int, events: Iterable[Event | 
 
 
 def _raised(limit: ByzantineLimit, culprits: int) -> str:
-    """Returns the key and value that allow this number of Byzantine parties in a new run."""
+    """Returns the key and value, as text, that allow this number of Byzantine parties."""
     if limit.parties == "sites":
         return f"{limit.key} raised to {culprits} sites or more"
     return f"{limit.key} = {culprits} or more, whose noise is then not counted"

@@ -72,7 +72,7 @@ class Plan:
         return self.config.privacy.epsilon if self.mechanism.private else None
 
     def algorithm(self, evaluates: bool = False, shapes: ShapesByName | None = None) -> Algorithm:
-        """Returns the algorithm of this plan's rounds, which evaluate if `evaluates`."""
+        """Returns the algorithm of this plan's rounds, in which clients evaluate if `evaluates`."""
         config = self.config
         return Algorithm(
             objective=config.messages(shapes),
@@ -100,7 +100,7 @@ class Plan:
         return training_rounds(self.config)
 
     def spending(self, rounds: int) -> Spending:
-        """Returns the charges of the first `rounds` rounds."""
+        """Returns the charges of the first `rounds` rounds, training and evaluation alike."""
         return self._charged(rounds, self.event, self.evaluation.event if self.evaluation else None)
 
     @property

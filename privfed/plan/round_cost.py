@@ -139,7 +139,7 @@ def round_cost(config: Config, length: int = 0) -> RoundCost:
 
 
 def _epsilon_of_all_rounds(config: Config, cost: RoundCost) -> float:
-    """Returns the budget, or the epsilon of the configured noise without aborts.
+    """Returns the budget, or else the epsilon of all rounds at configured noise, without aborts.
 
     The result is infinite if the noise has no bound.
     """

@@ -68,9 +68,9 @@ def _sums_only(config: Config) -> bool:
 
 
 def _bounded(rule: SumRule | RowRule, clip: float | None) -> SumRule | RowRule:
-    """Returns `rule`, with terms bounded by `clip` if it is a rule by sums.
+    """Returns `rule`, completed by `within(clip)` if it is a rule by sums.
 
-    Raises `ValueError` if the rule does not allow this bound.
+    Raises `ValueError` if the rule's keys are missing, or do not fit `clip`.
     """
     return rule.within(clip) if isinstance(rule, SumRule) else rule
 

@@ -284,7 +284,7 @@ def _refuse_other_groups(grouping: Grouping, names: Sequence[str]) -> None:
 
 
 def _speed(config: Config, algorithm: Algorithm, trainer: LocalTrainer) -> Speed:
-    """Returns the fastest training mode that fits into GPU memory with the rows of a round."""
+    """Returns the `Speed` of the fastest training mode that fits into memory with the rows."""
     rule, run = algorithm.rule, config.run
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", run.workers))
     device, named = trainer.network.initial_params.device, ":" in run.device

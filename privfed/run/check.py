@@ -37,7 +37,7 @@ class Check:
 
     @property
     def facts(self) -> tuple[Plan, Forecast, None, SiteGuarantee | None, Power | None]:
-        """The arguments of `privfed.report.plan.plan_table`; that of the run directory is None."""
+        """The arguments of `privfed.report.plan.plan_table`; the run directory, third, is None."""
         return self.plan, self.forecast, None, self.site, self.power
 
     def to_json(self) -> dict[str, Any]:

@@ -233,9 +233,9 @@ def _hash_of_start(config: Config) -> str | None:
 def passed_code(config: Config) -> dict[str, str]:
     """Returns the SHA-256 of the sources of each part passed as a class, by kind.
 
-    On resume, a part that is named (`module:name`) is imported by its name. A class that was
-    passed, for example from a notebook, is not stored; it is passed again, and its digest is
-    compared.
+    Parts without a user's own code are left out. On resume, a part that is named (`module:name`) is
+    imported by its name. A class that was passed, for example from a notebook, is not stored; it is
+    passed again, and its digest is compared.
     """
     return {
         kind: digest

@@ -128,7 +128,7 @@ class Outcome:
       culprits: Parties that secure sums identified as Byzantine, and then excluded.
       stopped_by_byzantine: Reason for the early end, if there are more culprits than the noise's
         guarantee allows; empty otherwise.
-      constant: Measures of the best constant prediction.
+      constant: Measures of the best constant prediction; empty without a public test set.
       divergence: The last evaluations, if the model was worse on them than the best constant
         prediction, and did not improve.
       evaluations: Number of rounds in which clients evaluated.

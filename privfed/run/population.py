@@ -97,7 +97,7 @@ def load_empty(config: Config, streams: Streams) -> Federation:
 
 
 def _declared(config: Config) -> Examples:
-    """An example of the form that the source declares. Raises `Refused` without a declaration."""
+    """One example of the form that the source declares. Raises `Refused` without a declaration."""
     if isinstance(config.source, DeclaresExamples):
         return config.source.declared_example()
     if not isinstance(config.source, DeclaredTable):

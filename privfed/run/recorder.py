@@ -83,7 +83,7 @@ def stopping_of(setup: Setup) -> Stopping:
 class Recorder:
     """Evaluates a run's checkpoints, and writes metrics.jsonl.
 
-    `tally` counts values that no epsilon covers, if enabled.
+    `tally` counts values that no epsilon covers; None if that is not enabled.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Recorder:
         return record
 
     def measures(self, now: Checkpoint) -> dict[str, float]:
-        """Measures on the public test set and its groups, and success on an attack's target.
+        """Measures on the public test set and its groups, and the success of a targeted attack.
 
         Without a test set, the measures are the clients' last ones.
         """

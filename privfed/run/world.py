@@ -153,7 +153,7 @@ def build_world(
 
 
 def shared_world(setup: Setup, ledger: Charges, store: ReleaseStore, ranks: Ranks) -> World:
-    """Returns the environment of rounds on any rank; random streams do not use the stored key."""
+    """Returns the environment of rounds that every rank has; its streams lack the stored key."""
     return World(
         executor=replace(setup.executor, ranks=ranks),
         population=setup.federation.population(),

@@ -154,7 +154,7 @@ _STREAMS = Streams(3, simulated=True)
 
 
 def _small(sampler: Any) -> Any:
-    """Returns the sampler for the declared clients; a configurable `size` is a quarter of them."""
+    """Returns the sampler for `_CLIENTS` clients, with size 10 if its `size` is configurable."""
     free = "size" in type(sampler).model_fields and not sampler.derives_size
     return (sampler.model_copy(update={"size": 10}) if free else sampler).of(_CLIENTS)
 

@@ -105,7 +105,7 @@ def _refuse_colluders_that_are_no_sites(question: CalibrationQuestion) -> None:
 
 
 def _instead_of_part(part: float, sites: int) -> str:
-    """Returns advice for a number `part` of colluding sites that is not an integer."""
+    """Returns advice if `--colluders` is `part`, which is no number of sites below `sites`."""
     if 0 < part < 1 and (count := whole_sites(part, sites)) < sites:
         return f"use {count}, which is secure.colluders = {part:g} of {sites} sites"
     return f"use an integer from 1 to {sites - 1}"

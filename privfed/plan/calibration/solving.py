@@ -197,7 +197,7 @@ def _cohort(question: CalibrationQuestion, population: int) -> int:
 
 
 def _spaced(question: CalibrationQuestion, rounds: int) -> CalibrationQuestion:
-    """Returns `question` with a spacing at which a client takes part once in `rounds` rounds."""
+    """Returns `question` with `rounds` as its `slots` or `separation`."""
     if question.spacing == "slots":
         return replace(question, slots=rounds)
     return replace(question, separation=rounds)
