@@ -25,7 +25,8 @@ class RoundRecord:
     `public` measures may be published. No epsilon covers those in `simulation`, which is empty
     unless they are enabled.
 
-    `warning` states, once per run, that the model is worse than the baseline, and what to change.
+    `warning` states, once per start or resume, that the model is worse than the baseline, and what
+    to change.
     """
 
     round: int
