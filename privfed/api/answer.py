@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # JSON output needs no tables
 
 
 def plain(value: Any) -> Any:
-    """Converts `value` and its elements to the types of a run file; other types are unchanged."""
+    """Converts mappings, sequences, arrays and paths to types of a run file; keeps other values."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list | range):
@@ -34,7 +34,7 @@ def as_path(value: Any, argument: str) -> Path:
       argument: the name of the argument, for messages.
 
     Raises:
-      Refused: for another type.
+      Refused: if `value` is neither a string nor path-like.
     """
     if not isinstance(value, str | os.PathLike):
         raise Refused(f"{argument} is {value!r}; expected a path")
@@ -134,7 +134,7 @@ def table_html(table: RenderableType) -> str:
 
 
 def _screen(**settings: Any) -> Console:
-    """Returns a console of the library rich that prints nothing."""
+    """Returns a console of the library rich that writes to memory, not to the screen."""
     from rich.console import Console
 
     return Console(file=io.StringIO(), width=_WIDTH, markup=False, force_jupyter=False, **settings)

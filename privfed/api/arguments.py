@@ -49,7 +49,7 @@ def configuration(
       population: the first argument of `privfed.train`.
       model: a name, a module, a function that returns a module, or the keys of [model]; None for
         the default.
-      short: values of the arguments in `_SHORT`; None if left out.
+      short: values of the arguments in `_SHORT`, by name; None if left out.
       sections: the keys of each section.
 
     Raises:
@@ -201,7 +201,7 @@ def passed_on_resume(model: Any, population: Any, sections: Mapping[str, Any]) -
 
 
 def _source_again(population: Any) -> type[Any]:
-    """Returns the class of the source of `population`. Raises `Refused` for a table in a file."""
+    """Returns the class of the source of `population`; refuses undeclared data and files."""
     if not isinstance(population, DeclaredPopulation):
         raise Refused(_undeclared(population))
     source = population.section["source"]

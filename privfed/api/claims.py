@@ -23,14 +23,14 @@ def verify(
     Args:
       claim: the claim's JSON file.
       run: the run directory to compare it with; None to use the evidence in the claim alone.
-      head: a head of the run's ledger that was recorded elsewhere, at the end or before.
+      head: the hash of a line of the run's ledger that was recorded elsewhere.
       digest: the claim's digest, as its issuer published it.
 
     Returns:
       `verified`, and the `differences` if it is false.
 
     Raises:
-      Refused: if the file is not a claim, or `run` is not a run.
+      Refused: if the file is not a claim, `head` is not hexadecimal, or `run` is not a run.
       Broken: if the files of the run contradict each other.
     """
     from privfed.claims.verified import verification_table

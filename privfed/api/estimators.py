@@ -114,7 +114,7 @@ class _Federated(BaseEstimator, ABC):  # type: ignore[misc]
     def _owners(self, X: Any) -> list[str] | None:
         """Returns the client of each row, "" for an empty cell.
 
-        None if each row is a client of its own.
+        None if each row is a client of its own. Raises `Refused` if the column `client` is missing.
         """
         owners = self.client
         if isinstance(owners, str):
@@ -154,7 +154,7 @@ class _Federated(BaseEstimator, ABC):  # type: ignore[misc]
         )
 
     def _refuse_undeclared(self) -> None:
-        """Raises `Refused` if a constant that must be public is not declared."""
+        """Raises `Refused` unless the public `bounds`, `labels` and `clients` are given."""
         examples = {"bounds": "(0, 1)", "labels": self._labels, "clients": "500"}
         missing = [name for name in examples if getattr(self, name) is None]
         if missing:

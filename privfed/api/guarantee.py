@@ -34,13 +34,13 @@ def audit_function(
       function: called as `function(member, generator)`. `member`, True or False, selects one of the
         two inputs; `generator` is a `numpy.random.Generator`, new in every call. The function
         returns a fixed number of numbers. The method `function.profile(delta)`, if there is one,
-        states the claim.
+        states the claim, unless `epsilon` or `noise_multiplier` does.
       delta: the delta of the claim.
       epsilon: the epsilon of the claim (`epsilon`, `delta`).
       noise_multiplier: instead of `epsilon`: the claim is the privacy profile of the Gaussian
         mechanism.
-      sampling_rate: with `noise_multiplier`: the rate of Poisson sampling.
-      rounds: with `noise_multiplier`: the number of rounds.
+      sampling_rate: with `noise_multiplier`: the rate of Poisson sampling, by default 1.
+      rounds: with `noise_multiplier`: the number of rounds, by default 1.
       releases: the number of releases per input, at least 20; None: limited by computing time.
       confidence: the confidence level of the test.
 
@@ -83,7 +83,7 @@ def audited(
 
 @dataclass(frozen=True)
 class RunGuarantee:
-    """The (epsilon, delta) guarantee that a run's ledger proves, for one `unit` under `relation`.
+    """The (epsilon, delta) guarantee that a ledger proves, for a `unit` and adjacency `relation`.
 
     If the run ended before its last planned round, this is the guarantee of all planned rounds.
     If rounds or evaluations were added after the run began, `sentence` states that no (ε, δ) is
@@ -95,7 +95,7 @@ class RunGuarantee:
       rounds: the number of charged rounds of the run. If this is the guarantee of all planned
         rounds, their number, including those of earlier runs.
       sentence: the guarantee in words.
-      note: a caveat, for example that the run is a simulation.
+      note: a caveat, for example that the run is a simulation; "" if there is none.
       others: separate guarantees: for examples in silos, or against another party.
     """
 

@@ -57,7 +57,7 @@ class Table(DeclaredPopulation):
       rows: a pandas, Polars or Arrow table, a Hugging Face `Dataset`, or the path of a CSV, Parquet
         or npz file.
       label: one column, with `labels` (its values by name), `classes` (integers from 0) or
-        `label_bounds` (a number to predict); or several columns of 0 and 1.
+        `label_bounds` (a number to predict); or several columns of 0 and 1 (multi-label).
       clients: the approximate number of clients, a public constant.
       client: the column with the client of each row, the unit of privacy; if left out, rows are
         partitioned among simulated clients.
@@ -120,7 +120,7 @@ class Arrays(DeclaredPopulation):
       declared: further keys of [data]. One of them declares y: `classes` (integers from 0),
         `labels` (words) or `label_bounds` (numbers). With `label_shape`, y `[n, *label_shape]` has
         a class at each position, and `ignored` (-100) where there is none. `unknown` is the id that
-        replaces others; without it, ids outside of the vocabulary are refused.
+        replaces ids outside of the vocabulary; without it, they are refused.
 
     Raises:
       Refused: if `population` is not a mapping, or the arrays do not have this shape.

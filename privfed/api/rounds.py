@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class Round:
     """A completed round, which was charged before its cohort was sampled.
 
-    All attributes are public, except `cohort`, `updates` and `simulation`, which no ε covers. They
-    exist only if `run.simulation_metrics` is set; otherwise reading them raises `Refused`.
+    All attributes may be published, except `cohort`, `updates` and `simulation`, which no ε covers.
+    They exist only if `run.simulation_metrics` is set; otherwise reading them raises `Refused`.
     """
 
     def __init__(self, loop: Loop, now: Checkpoint) -> None:
@@ -67,7 +67,7 @@ class Round:
 
     @cached_property
     def metrics(self) -> Mapping[str, Any]:
-        """The metrics after this round on public test examples, and the clients' charged ones.
+        """The metrics after this round on public test examples, and those that clients evaluated.
 
         A round that the run did not evaluate is evaluated when this property is first read. The
         spent ε is "epsilon"; in simulations and runs without a guarantee, as in trackers, it is
@@ -111,7 +111,7 @@ class Round:
         return torch.cat([each for _, each in rows]) if rows else torch.empty(0, width)
 
     def _private_rows(self, name: str) -> list[tuple[Indices, Tensor]]:
-        """Returns unclipped rows. Raises `Refused` unless `run.simulation_metrics` is set."""
+        """Returns client indices `[c]` with unclipped rows. Raises `Refused` if none are kept."""
         if self._rows is None:
             raise Refused(
                 f"round.{name} is private, and no epsilon covers its value; to read it, use "
@@ -187,7 +187,7 @@ class InProgress:
             warnings.warn(warning, stacklevel=self._frames)
 
     def __iter__(self) -> Iterator[Round]:
-        """Executes each further round, and yields it once it is complete."""
+        """Executes each further round, and yields it when complete; refuses use outside `with`."""
         if self._loop is None:
             raise Refused("the run is not open; iterate within: with privfed.start(…) as run")
         loop, rounds = self._loop, iter(self._loop)
@@ -231,7 +231,7 @@ class InProgress:
 
 
 def refuse_no_function(name: str, callback: object, of: str) -> None:
-    """Raises `Refused` if the argument `name` is neither None nor a function of `of`."""
+    """Raises `Refused` unless the argument `name` is None or callable; `of` is its parameter."""
     if callback is not None and not callable(callback):
         raise Refused(f"{name} is {callback!r}; expected a function of {of}")
 

@@ -69,7 +69,10 @@ class Run(InProgress):
 
     @property
     def config(self) -> Config:
-        """The resolved configuration. Raises `Refused` if a part is not available."""
+        """The resolved configuration.
+
+        Raises `Refused` if a part is not available, and `Broken` if the run file was edited.
+        """
         return self._directory.config.read()
 
     @property
@@ -163,7 +166,8 @@ class Run(InProgress):
           other: a table or a path as `privfed.Table` takes them, or (x, y) if the run trained on
             arrays; None for the run's own source.
           predictions: a file to write the predictions to.
-          group: a column; every metric is also computed for each of its groups.
+          group: a column; every metric is also computed for each of its groups. "": that of the
+            run's `evaluation.group`, if any.
           keys: for the run's own source, keys to change, as "data.key=value".
         """
         from privfed.report.trained_model import evaluation_table
@@ -177,7 +181,7 @@ class Run(InProgress):
         """Lets the run's clients evaluate the model in one more round, charged to its ledger.
 
         Args:
-          epsilon: the budget of this evaluation alone; None for a run without privacy.
+          epsilon: the epsilon of this evaluation alone; None for a run without privacy.
           keys: keys of [evaluation]: `measures`, `group`, `size`.
         """
         from privfed.report.trained_model import clients_table
@@ -204,7 +208,8 @@ class Run(InProgress):
         """Writes the model, with its preprocessing, to a file for other programs.
 
         Args:
-          to: a .safetensors, .pt2 or .onnx file, or a folder for adapters in peft's format.
+          to: a .safetensors, .pt2 or .onnx file, or a folder for adapters in peft's format; it must
+            not exist.
           adapters: whether to write only the weights that `[model.lora]` trained.
         """
         from privfed.report.trained_model import export_table

@@ -29,7 +29,7 @@ class Texts(Arrays):
 
     Args:
       population: the name of each client -> a list of texts, or a pair (texts, labels); or a table
-        with the columns `text`, `client` and `label`: pandas, Polars, Arrow, or a
+        with the columns that `text`, `client` and `label` name: pandas, Polars, Arrow, or a
         `datasets.Dataset`.
       tokenizer: a tokenizer of the library transformers or tokenizers, or a function from a text to
         its token ids.
@@ -37,10 +37,11 @@ class Texts(Arrays):
       clients: the approximate number of clients, a public constant.
       vocabulary: size of the model's vocabulary (`model.config.vocab_size`), at least that of the
         tokenizer, which is the default.
-      tokens_per_client: the largest number of tokens of a client; further examples are left out.
+      tokens_per_client: the largest number of tokens of a client; 0: no limit. Further examples are
+        left out.
       text: the column of texts in a table.
       client: the column of clients.
-      label: the column of labels.
+      label: the column of labels; "": none.
       test: public texts: a list, a pair (texts, labels), or a table.
       declared: further keys of [data]; `classes` or `labels` declares the labels.
 
@@ -116,7 +117,7 @@ class Texts(Arrays):
         return self._inputs(list(texts), "the texts")[0]
 
     def _arrays(self, passed: Any, called: str) -> Any:
-        """Returns the inputs of a client's texts, with their labels if labels are declared."""
+        """Returns the inputs of one client's texts; with declared labels, (inputs, labels)."""
         texts, y = passed if isinstance(passed, tuple) and len(passed) == 2 else (passed, None)
         texts = None if isinstance(texts, str) or not isinstance(texts, Iterable) else [*texts]
         if texts is None or not all(isinstance(each, str) for each in texts):
@@ -153,7 +154,7 @@ class Texts(Arrays):
         return {_IDS: ids, _MASK: mask}, np.array(rows, dtype=np.int64)
 
     def _windows(self, ids: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Yields the examples of one text; none if the text has too few tokens."""
+        """Yields the examples of one text; none for a single token without labels, or no tokens."""
         if self._labelled:
             yield from [ids[: self._window]] if len(ids) else []
             return
@@ -191,7 +192,10 @@ class Texts(Arrays):
 
 
 def _of_table(rows: Any, text: str, client: str, label: str, words: bool) -> dict[str, Labelled]:
-    """Returns the texts and labels of each client in a table; without `client`, all under ""."""
+    """Returns the texts and labels of each client in a table; without `client`, all under "".
+
+    `words` is whether labels are texts.
+    """
     table = TableObject(settled(rows), TABLE, ())
     named = {text, *filter(None, [client, label if words else ""])}
     names = table.names()

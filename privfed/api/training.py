@@ -57,7 +57,7 @@ def train(
       delta: `privacy.delta`.
       rounds: `run.rounds`.
       out: the new run directory; by default one in runs/.
-      temporary: whether the run directory is removed with the returned `Run`.
+      temporary: whether the directory is deleted when the returned `Run` is, or Python exits.
       observers: receive each round.
       on_round: called with each completed `privfed.Round`.
       on_evaluation: called with each round that the run evaluated.
@@ -106,7 +106,8 @@ def start(
       delta: `privacy.delta`.
       rounds: the largest number of rounds, `run.rounds`.
       out: the new run directory; by default one in runs/.
-      temporary: whether the run directory is removed with the returned run.
+      temporary: whether the directory is deleted when the returned `Run` is, or Python exits; it
+        remains after `with`.
       simulation: whether `round.cohort`, `round.updates` and `round.simulation` are available.
         Sets `run.simulation_metrics`: ε of the run is nominal, no guarantee, and a note in the
         ledger states that ε does not cover these values.
@@ -168,7 +169,7 @@ def check(
       The plan, with its guarantee and cost.
 
     Raises:
-      Refused: as `train` would; for a combination of keys, with every reason.
+      Refused: as `train` would; if keys exclude each other, with every reason.
     """
     from privfed.run.check import check as check_run
 
@@ -234,7 +235,7 @@ def resume(
 
 
 def _refuse_others(directory: RunDirectory, config: Config, passed: Mapping[str, Any]) -> None:
-    """Raises `Refused` if an object differs from the one with which the run began."""
+    """Raises `Refused` if a passed part, its code or data differ from those at the run's start."""
     from privfed.data.source import UserObjectSource
     from privfed.run.ledger_terms import refuse_other_code
     from privfed.run.population import load_population

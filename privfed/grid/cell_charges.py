@@ -35,7 +35,7 @@ class CellCharges:
       key: identifier of the run; its planned and its actual charges have the same key.
       population: identifier of the population.
       about: description of the population.
-      run: the charges, as those of a run that a later run can count.
+      run: the run with these charges, in the form in which a later run counts it.
       terms: the terms of the charges (unit, delta, ...), as the first line of a ledger states them.
       prior: the earlier runs whose charges this run's guarantee includes.
       public: the clients declared public, which no guarantee covers; None if they are not known
@@ -88,7 +88,7 @@ class CellCharges:
         return tuple(stated) if isinstance(stated, list) else stated
 
     def counts(self, prior: Prior) -> bool:
-        """Whether `prior` is this run, with charges that its ledger (still) contains."""
+        """Whether `prior` is this run, and the ledger holds the head at which it was counted."""
         if self.ledger is None or self.run.run != prior.run:
             return False
         return self.ledger.holds(bytes.fromhex(prior.head))
@@ -100,7 +100,7 @@ def _lacks_noise(spending: Spending) -> bool:
 
 
 def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[CellCharges]:
-    """Yields the charges of a cell's run, and of its earlier broken runs in renamed folders.
+    """Yields the charges of a cell's run, and of its earlier broken runs, in renamed folders.
 
     A ledger that cannot be read yields an entry with the reason in `unread`. Nothing is yielded for
     a refused cell.

@@ -78,8 +78,8 @@ def cells(path: Path, grid: Grid) -> list[Cell]:
       grid: the content of the grid file.
 
     Returns:
-      The cells of one combination after another, each for all seeds; cells to tune on have the
-      seeds of the tuning (if it is private, of the grid).
+      The cells of one combination after another, each for all seeds: `tune.seeds` if the grid tunes
+      and the tuning is not private, otherwise `seeds`.
 
     Raises:
       Refused: if the exclusions leave no cell, every configuration is refused, or two cells have
@@ -143,7 +143,7 @@ def candidate_cells(path: Path, grid: Grid) -> list[list[Cell]]:
 
 
 def losses_of(path: Path, grid: Grid, cells: Sequence[Values]) -> list[tuple[Values, Loss]]:
-    """Returns the values of each cell, as they are written in tables, and the cell's loss.
+    """Returns the values of each cell, as `cell_of` writes them in tables, and the cell's loss.
 
     Cells whose loss is not known are left out.
 

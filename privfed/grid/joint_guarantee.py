@@ -68,7 +68,7 @@ def remaining_charges(charges: Sequence[CellCharges]) -> dict[str, dict[str, Pri
 
 
 def _rest(end: Prior, spent: Prior | None) -> Prior:
-    """Returns the run `end` with only those charges that exceed the charges of `spent`."""
+    """Returns the planned run `end` with only those charges that exceed the charges of `spent`."""
     if spent is None:
         return end
     rest = Counter(end.spending) - Counter(spent.spending)
@@ -164,8 +164,8 @@ class Joint:
 
     @property
     def epsilon(self) -> float | None:
-        """The ε over all cells: infinite if a cell has no guarantee, else None if there are several
-        groups.
+        """The ε over all cells: infinite if a cell has no guarantee, else None unless there is one
+        group.
         """
         if self.void:
             return math.inf
@@ -280,8 +280,8 @@ def _share(part: Collection[str], cells: Collection[str]) -> str:
 def _group(charges: Sequence[CellCharges]) -> Group:
     """Returns the group of cells with equal terms, with their guarantee.
 
-    The accountant is that of the cells, or "tightest" if their accountants differ. Epsilon is
-    infinite if earlier runs cannot be composed.
+    The accountant is that of all cells, or "tightest" if theirs differ. Epsilon is infinite if
+    earlier runs cannot be composed.
     """
     terms = charges[0].terms
     accountants = {entry.terms.get("accountant") for entry in charges}

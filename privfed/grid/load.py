@@ -144,8 +144,7 @@ def load_grid(path: Path) -> Grid:
       path: the grid file.
 
     Returns:
-      The grid; metrics that its figures leave out, and whether lower values are better, are filled
-      in.
+      The grid. In its figures, a missing metric, and whether lower values are better, are set.
 
     Raises:
       Refused: with every unknown or malformed key, or with the first contradiction between keys.
@@ -181,7 +180,7 @@ def _with_measures(path: Path, grid: Grid) -> Grid:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether there is a file at `path`; False if the operating system rejects the path."""
+    """Whether a file or folder exists at `path`; False if the operating system rejects the path."""
     try:
         return path.exists()
     except OSError:

@@ -226,7 +226,7 @@ def tune(files: Files, proposal: Proposal, processes: int) -> Tuned:
 def _trained(
     drawn: Sequence[Candidate], places: Places, chosen: Chosen, processes: int
 ) -> list[Result]:
-    """Returns each candidate's result. Raises `Refused` if the machine interrupted a candidate."""
+    """Returns the results in the order `drawn`. Raises `Refused` if the machine interrupted any."""
     results = {each.folder: _result(places.candidates / each.folder) for each in drawn}
     jobs = [
         Job(
@@ -272,7 +272,7 @@ def _ended(event: Ended[Job], log: Path) -> Result:
 
 
 def _best(proposal: Proposal, results: Sequence[Result]) -> int:
-    """Returns the index of the best result. Raises `Refused` if no result has a score."""
+    """Returns the index of the best result; refuses if every score is missing or infinite."""
     worst = math.inf if proposal.lower else -math.inf
     scores = [score_of(each.get("outcome", {}), proposal.measure) for each in results]
     filled = [worst if score is None else score for score in scores]

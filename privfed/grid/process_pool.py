@@ -108,7 +108,7 @@ class _Worker(Generic[Job]):
         """Kills the process, after waiting up to `patience` seconds for it to end.
 
         Returns:
-          Its exit code if it ended within that time, else None.
+          Its exit code if it ended within that time, else None; None without a process.
         """
         if self._process is None:
             return None

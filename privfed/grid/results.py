@@ -119,8 +119,8 @@ def row(
 
 
 def measures_in(outcome: Mapping[str, Any]) -> list[str]:
-    """Returns the names in a run's outcome that are metrics or other results, and not facts of the
-    run.
+    """Returns the names in a run's outcome that are results, such as metrics: all except
+    `_NO_MEASURE`.
     """
     return [name for name in outcome if name not in _NO_MEASURE]
 
@@ -154,7 +154,7 @@ def _number(value: Any) -> Any:
 
 
 def number_or_none(value: Any) -> float | None:
-    """Returns `value` as a float; None if it is not a number, or is NaN."""
+    """Returns `value` as a float, which may be infinite; None if it is not a number, or is NaN."""
     numeric = isinstance(value, int | float) and not math.isnan(value)
     return float(value) if numeric else None
 

@@ -84,7 +84,7 @@ def tuning_measure(by: str, lower_is_better: bool | None, loss: Loss | None) -> 
 
     Args:
       by: the configured metric; "": the first metric of the loss.
-      lower_is_better: the configured direction; None: as the metric defines it.
+      lower_is_better: the configured direction; None: as the loss defines it; without one, False.
       loss: the loss of the cells to choose from; None if all are refused.
     """
     losses = [] if loss is None else [loss]
@@ -118,7 +118,7 @@ def _only(losses: Sequence[Loss], key: str, instead: str) -> str:
 
 
 def summary(keys: Sequence[str], rows: Sequence[Row]) -> list[Row]:
-    """Returns a row per combination of values of `keys`: statistics over its completed seeds."""
+    """Returns a row per combination of values of `keys`, with statistics over its seeds done."""
     cells: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         cells.setdefault(tuple(row.get(key) for key in keys), []).append(row)
@@ -194,7 +194,6 @@ def spread(numbers: Sequence[float]) -> Spread:
 def write_tables(files: Files, keys: Sequence[str], rows: list[Row], rounds: list[Row]) -> None:
     """Writes the table of runs (CSV and Parquet), that of evaluated rounds, and the summary over
     seeds.
-
     """
     from pyarrow import csv, parquet
 
@@ -306,7 +305,7 @@ def write_cells(
 
 
 def _round_rows(files: Files, cell: Cell, result: Result) -> Iterator[Row]:
-    """Yields the metrics of a cell's run by round, with totals so far; skips unreadable lines."""
+    """Yields the metrics of a cell's run by round, with `TOTALS` so far; skips unreadable lines."""
     path = folder_of(files, cell) / "run" / "metrics.jsonl"
     outcome = result["outcome"]
     lines = regular.read_text(path, errors="replace").splitlines() if path.exists() else []
@@ -327,8 +326,8 @@ def _with_measures_over_rounds(cell: Cell, rounds: Sequence[Row], result: Result
     """Returns `result` with two more values of its first metric: the best, and a late average.
 
     The best value on a test set is optimistic; it is reported in addition to the final value, in a
-    separate column. The late average is over the evaluations in the last 100 rounds, if there were
-    that many rounds, else None. Further metrics of the last evaluation are also added.
+    separate column. The late average is over the evaluations in the last 100 rounds; None if the
+    last evaluation is before round 100. Further metrics of the last evaluation are also added.
     """
     if not rounds or cell.config is None:
         return result

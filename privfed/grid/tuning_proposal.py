@@ -150,7 +150,7 @@ class Proposal:
 
     @property
     def promise(self) -> tuple[Any, ...]:
-        """A candidate's guarantee, population and terms, to be equal for all combinations."""
+        """A candidate's guarantee, population and terms, which all combinations must share."""
         config, privacy = self.config, self.config.privacy
         requested = (privacy.epsilon, privacy.delta, privacy.accountant)
         population = (config.data, config.source, config.partition, config.shift)

@@ -60,7 +60,7 @@ def _refuse_other_types(lists: Iterable[Iterable[object]], counts: Mapping[str, 
 
 @contextlib.contextmanager
 def terms_are_whole() -> Iterator[None]:
-    """Returns a context manager that re-raises errors of parsing terms as `LedgerBroken`."""
+    """Returns a context manager: errors in parsing a ledger's terms become `LedgerBroken`."""
     try:
         yield
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
@@ -77,12 +77,12 @@ class Assumed:
       trusts: parties that the guarantee trusts with data that are less processed than releases.
       trusted_parties: required behaviour of the parties of secure sums, for example of the server.
       colluders: largest number of clients or sites that may collude with the server; if clients add
-        the noise in secure sums, a fraction of each cohort. None: any number, since the guarantee
-        does not depend on noise of other parties.
+        the noise in secure sums, largest fraction of each cohort instead. None: any number, since
+        the guarantee does not depend on noise of other parties.
       byzantine: largest number of Byzantine clients in a cohort, in addition to `colluders`. None:
         any number; but if sites add the noise, or pairs of clients share it, Byzantine parties
         count as colluders.
-      byzantine_share: `byzantine` as a fraction of the expected cohort.
+      byzantine_share: `byzantine` as a fraction of the expected cohort; 0 if it is None.
       sites_per_client: largest number of sites at which one client has rows. None: no sites are
         declared, and all rows of a person belong to one client.
       noise: the division among parties of the noise on which the guarantee depends, for each kind
@@ -147,8 +147,9 @@ class Assumed:
 
         Args:
           config: the run.
-          sums: for each kind of round, the limits of its sums, and the abort probability that its
-            charge includes.
+          sums: for each kind of round (training, evaluation), the limits of its sums, and the abort
+            probability that its charge includes; used only if the guarantee depends on noise that
+            parties of a sum add.
         """
         data = config.data
         assumed = cls(
@@ -182,15 +183,15 @@ class Assumed:
     def byzantine_of(self, size: int) -> int:
         """Returns the assumed largest number of Byzantine clients in a cohort of expected `size`.
 
-        The number is the larger of `byzantine` and of `byzantine_share` times `size`, rounded up;
-        0 if `byzantine` is None.
+        The number is the larger of `byzantine` (0 if None) and of `byzantine_share` times `size`,
+        rounded up.
         """
         return max(self.byzantine or 0, math.ceil(self.byzantine_share * size - _EXACT))
 
     def with_detected_byzantine(self, culprits: int) -> Self:
         """Returns these assumptions, raised to at least `culprits` Byzantine parties.
 
-        If `byzantine` is None, `colluders` is raised instead.
+        If `byzantine` is None, `colluders` (0 if None) is raised instead.
         """
         if self.byzantine is not None:
             return replace(self, byzantine=max(self.byzantine, culprits))
@@ -200,7 +201,7 @@ class Assumed:
         """Returns the assumptions that hold after charges were recomputed for the adversary `now`.
 
         Each number becomes the larger of its values in both assumptions. A number that is None in
-        these assumptions, which allow any number, remains None.
+        these assumptions, which allow any number, remains None. All other attributes remain.
         """
         size = max((noise.size for noise in self.noise), default=1)
         byzantine, share = None, 0.0
@@ -220,8 +221,8 @@ class Assumed:
         """Returns the assumptions of a guarantee over two runs.
 
         The guarantee trusts and relies on every party that either run trusts or relies on, and
-        assumes the larger number of colluders, of Byzantine clients and of sites per client, where
-        None is less than any number. `noise` is empty.
+        assumes the larger number of colluders, of Byzantine clients and of sites per client. If one
+        run's number is None, it is that of the other. `noise` is empty.
         """
         return Assumed(
             tuple(sorted({*self.trusts, *other.trusts})),
@@ -247,13 +248,17 @@ def _trusted(config: Config) -> tuple[str, ...]:
 
 
 def _trusted_parties_assumed(config: Config) -> tuple[str, ...]:
-    """Returns the behaviour that epsilon requires of parties of sums that add its noise."""
+    """Returns the behaviour required of parties of a secure sum that adds the noise; else empty."""
     protocol = config.row_hiding
     return protocol.trusted_parties if protocol and config.mechanism.trust == "sum" else ()
 
 
 def _colluders(config: Config) -> float:
-    """Returns the number (or fraction) of parties that may collude with the server."""
+    """Returns the largest number of parties that may collude with the server.
+
+    This is a number of clients if pairs of clients share noise, a number of sites if sites are the
+    parties, and otherwise a fraction of a cohort.
+    """
     protocol = config.row_hiding
     if config.colluding is not None:
         return config.colluding

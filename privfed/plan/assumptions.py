@@ -24,7 +24,7 @@ _EXACT = 1e-9
 
 
 class Incomposable(Exception):
-    """No computable epsilon covers an earlier run under a later run's assumptions."""
+    """Raised if no bound is known for an earlier run's charges under a later run's assumptions."""
 
 
 def charged_against(
@@ -36,7 +36,7 @@ def charged_against(
       spending: events of an earlier run, in the form that `accounting.events.summable` returns.
       against: the party that the events are charged against; None: all untrusted parties.
       assumed: the assumptions of the earlier run.
-      now: the assumptions of the run that counts it.
+      now: the assumptions of the later run, which counts the earlier one.
 
     Returns:
       Events that bound the privacy loss of the earlier run against the adversary of `now`.
@@ -226,7 +226,7 @@ class Assumption:
     Attributes:
       name: name of the assumption.
       keys: keys of run files or ledgers that determine it.
-      differing: the treatment of two runs that differ in it.
+      differing: text on the treatment of two runs that differ in it.
       charged: recomputes an earlier run's spending for the later run's assumption, or raises
         `Incomposable`.
     """

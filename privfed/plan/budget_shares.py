@@ -24,7 +24,7 @@ _LESS = 0.99
 
 @dataclass(frozen=True)
 class UnspentBudget(Encoded):
-    """The unspent budget: its `epsilon`, the reason (`why`), and how to use it (`instead`)."""
+    """The unspent budget: its `epsilon`, and texts on the reason (`why`) and use (`instead`)."""
 
     epsilon: float
     why: str
@@ -37,8 +37,8 @@ class UnspentBudget(Encoded):
 def unspent_budget(plan: Plan) -> UnspentBudget | None:
     """Returns the budget that the planned rounds leave unspent; None without a finite budget.
 
-    Also returns None if at most the fraction `_WORTH_SAYING` remains. Unspent budget has no
-    benefit: the same budget would allow less noise or more rounds.
+    Also returns None if at most the fraction `_WORTH_SAYING` of the budget remains. Unspent budget
+    has no benefit: the same budget would allow less noise or more rounds.
     """
     budget = plan.budget
     if budget is None or budget == math.inf:
@@ -80,7 +80,7 @@ def _solved_noise(plan: Plan, cost: RoundCost) -> float:
 
 
 def _more_rounds(plan: Plan) -> str:
-    """Returns advice on the number of rounds that would use the whole budget at the same noise."""
+    """Returns advice on raising `run.rounds` within the budget, at the same noise."""
     privacy, rounds, before = plan.config.privacy, plan.config.run.rounds, plan.before.spending
     if plan.evaluation is not None:
         return "raise run.rounds"
@@ -110,7 +110,7 @@ class BudgetShare(Encoded):
 
 
 def budget_shares(plan: Plan) -> tuple[BudgetShare, ...]:
-    """Returns the shares of training and of evaluation; empty if clients do not evaluate."""
+    """Returns the `BudgetShare` of training and of evaluation; empty if clients do not evaluate."""
     if plan.evaluation is None:
         return ()
     evaluations = plan.config.evaluation_rounds.among(plan.config.run.rounds)

@@ -106,7 +106,7 @@ def refuse_uncharged_aborts(plan: Plan, culprits: int, events: Iterable[Event | 
 
 
 def _raised(limit: ByzantineLimit, culprits: int) -> str:
-    """Returns the key and value that allow this number of Byzantine parties in a new run."""
+    """Returns the key and value, as text, that allow this number of Byzantine parties."""
     if limit.parties == "sites":
         return f"{limit.key} raised to {culprits} sites or more"
     return f"{limit.key} = {culprits} or more, whose noise is then not counted"
@@ -171,7 +171,7 @@ def exclusion_text(plan: Plan) -> str:
 
 
 def rests_on_a_secret_draw(plan: Plan) -> bool:
-    """Whether an ε of the plan requires a secret cohort, which dropouts would reveal."""
+    """Whether an ε of training or evaluation requires a secret cohort, which dropouts reveal."""
     plans = filter(None, (plan, plan.evaluation))
     return _aborts_reveal_cohort(
         plan, (event for each in plans for event in (each.event, each.other))

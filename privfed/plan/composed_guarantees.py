@@ -31,9 +31,9 @@ from privfed.privacy.shared_noise import PARTY_WORDS
 def counted_priors(terms: Mapping[str, Any]) -> tuple[Priors, str]:
     """Returns the earlier runs that a ledger counts, and the reason why their charges are invalid.
 
-    The reason is "" if each run was charged under the ledger's own assumptions, as privfed does. A
-    charge against the other party of distributed noise is removed if it was made under other
-    assumptions.
+    The reason is "" if each run was charged under the ledger's own assumptions, as privfed does.
+    Charges against the other party of distributed noise are removed if they were not made under
+    the ledger's assumptions.
 
     Args:
       terms: the terms of the ledger.
@@ -172,7 +172,7 @@ def _caveat(rounds: int, ledger: Ledger, before: Priors, headline: bool = True) 
 
 
 def planned_otherwise(rounds: int, ledger: Ledger) -> bool:
-    """Whether the charges of a run have no bound that was fixed before its first release."""
+    """Whether rounds or charges were added after the run began, unless its budget ended it."""
     return bool(added_later(rounds, ledger)) and not _at_budget(rounds, ledger)
 
 
@@ -192,7 +192,7 @@ def added_later(rounds: int, ledger: Ledger) -> str:
 
 
 def if_stopped(rounds: int, ledger: Ledger) -> Spending | None:
-    """Returns the planned charges of a run that ended early, as other runs count them.
+    """Returns the planned charges of a run that ended early, in the form of `summable`.
 
     None if all rounds were completed, or if the run ended at its budget: the number of rounds then
     follows from public constants.
@@ -201,7 +201,7 @@ def if_stopped(rounds: int, ledger: Ledger) -> Spending | None:
 
 
 def _completed(rounds: int, ledger: Ledger) -> bool:
-    """Whether all planned charges were made, or one more round would exceed the run's budget."""
+    """Whether all planned charges were made, or the run ended at its budget (`_at_budget`)."""
     done = sum(planned_by(rounds, ledger).values()) == len(ledger.charges)
     return done or _at_budget(rounds, ledger)
 

@@ -62,9 +62,9 @@ class Combination:
 
     @property
     def verdict(self) -> str:
-        """The result: "proved", "refused", "no privacy" without a private mechanism, or "void".
+        """The result: "refused", "no privacy" without a private mechanism, "void" or "proved".
 
-        For "void", see the attribute `void`.
+        "void" is a private combination with the attribute `void`.
         """
         if self.event is None:
             return "refused"
@@ -74,7 +74,7 @@ class Combination:
 
     @property
     def private(self) -> bool:
-        """Whether the mechanism is private."""
+        """Whether the mechanism is private; False without a configuration."""
         return self.config is not None and bool(self.config.mechanism.private)
 
     def to_json(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Combination:
 
 
 def combinations(written: Raw, axes: Mapping[str, Sequence[str]]) -> Iterator[Combination]:
-    """Yields each combination of parts in `axes` (names by kind); other keys are as `written`."""
+    """Yields the result of `combination` for each combination of the names in `axes`, by kind."""
     for names in itertools.product(*axes.values()):
         yield combination(written, dict(zip(axes, names, strict=True)))
 
@@ -95,7 +95,10 @@ def built_in(*kinds: str) -> dict[str, list[str]]:
 
 
 def combination(written: Raw, choice: Mapping[str, str]) -> Combination:
-    """Returns the combination of parts in `choice` (name by kind); other keys are as `written`."""
+    """Returns the combination of parts in `choice` (name by kind); other keys are as `written`.
+
+    Keys that these parts require are added, and keys of other parts removed (`_complete`).
+    """
     raw: Raw = copy.deepcopy(written)
     try:
         for kind, name in choice.items():
@@ -109,7 +112,7 @@ def combination(written: Raw, choice: Mapping[str, str]) -> Combination:
 
 
 def _complete(raw: Raw) -> None:
-    """Sets the keys that these parts require, and removes keys that only other parts have."""
+    """Sets in `raw` the keys that its parts require, and removes keys that only others have."""
     for section in ("aggregation", "secure", "privacy", "cohort", "attack", "server"):
         raw.setdefault(section, {})
     parts = {kind: named(raw, kind) for kind in AXES}
@@ -144,7 +147,7 @@ def _complete_rule(aggregation: dict[str, Any], parts: Mapping[str, type[Any]]) 
 
 
 def _complete_attack(attack: dict[str, Any], parts: Mapping[str, type[Any]]) -> None:
-    """Sets the fraction of attackers; removes all keys if there is no attack."""
+    """Sets the fraction of attackers to 0.2 if none is set; without an attack, removes all keys."""
     if parts["attack"].model_construct().acts:
         attack["fraction"] = attack.get("fraction") or 0.2
     else:
@@ -160,7 +163,7 @@ def _complete_cohort(cohort: dict[str, Any], parts: Mapping[str, type[Any]]) -> 
 
 
 def numbered_reasons(matrix: Sequence[Combination]) -> dict[str, int]:
-    """Returns a number for each distinct general reason of refused combinations, from 1."""
+    """Returns a number, from 1, for each distinct `general_reason` of refused combinations."""
     refused = (general_reason(combined) for combined in matrix if combined.event is None)
     return {reason: number for number, reason in enumerate(dict.fromkeys(refused), start=1)}
 

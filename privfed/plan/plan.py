@@ -72,7 +72,7 @@ class Plan:
         return self.config.privacy.epsilon if self.mechanism.private else None
 
     def algorithm(self, evaluates: bool = False, shapes: ShapesByName | None = None) -> Algorithm:
-        """Returns the algorithm of this plan's rounds, which evaluate if `evaluates`."""
+        """Returns the algorithm of this plan's rounds, in which clients evaluate if `evaluates`."""
         config = self.config
         return Algorithm(
             objective=config.messages(shapes),
@@ -100,7 +100,7 @@ class Plan:
         return training_rounds(self.config)
 
     def spending(self, rounds: int) -> Spending:
-        """Returns the charges of the first `rounds` rounds."""
+        """Returns the charges of the first `rounds` rounds, training and evaluation alike."""
         return self._charged(rounds, self.event, self.evaluation.event if self.evaluation else None)
 
     @property
@@ -109,12 +109,12 @@ class Plan:
         return spending_of(self.config, self.spending(self.config.run.rounds))
 
     def spending_of_any(self, rounds: int) -> Spending:
-        """Returns charges that bound those of any `rounds` of the run's rounds."""
+        """Returns charges that bound those of any `rounds` rounds chosen from the run's rounds."""
         most = self.spending(self.config.run.rounds)
         return {event: min(rounds, count) for event, count in most.items()}
 
     def _charged(self, rounds: int, training: Event, evaluating: Event | None) -> Spending:
-        """Returns the number of each of both events in the first `rounds` rounds."""
+        """Returns the counts of training and of evaluation events in the first `rounds` rounds."""
         count = self.config.evaluation_rounds.among(rounds)
         charged = Counter({training: rounds - count})
         return charged + Counter({evaluating: count}) if evaluating else charged
@@ -124,7 +124,7 @@ class Plan:
         return self._of_kind(round).event
 
     def other_in(self, round: int) -> Event | None:
-        """Returns the charge of `round` against the party of `other`; None if there is none."""
+        """Returns the charge of `round` against the other party; None without such a guarantee."""
         return self._of_kind(round).other
 
     def _of_kind(self, round: int) -> Plan:
@@ -134,7 +134,7 @@ class Plan:
         return self
 
     def examples(self, rounds: int) -> Guarantee | None:
-        """Returns the guarantee of `rounds` rounds for examples of silos; None without DP-SGD."""
+        """Returns the guarantee of `rounds` rounds for a silo's example; None without DP-SGD."""
         dp = self.config.example_privacy
         if dp is None:
             return None
@@ -142,7 +142,7 @@ class Plan:
         return examples_guarantee(spending, before.runs, dp.delta, before.uncovered)
 
     def other_party(self, rounds: int) -> Guarantee | None:
-        """Returns the guarantee of `rounds` rounds against the party of `other`, or None."""
+        """Returns the guarantee of `rounds` rounds against the other party; None if `other` is."""
         if self.other is None:
             return None
         against, delta = OTHER_PARTY[self.config.against], self.config.privacy.delta
@@ -201,7 +201,7 @@ class Plan:
 
 
 def refuse(config: Config) -> None:
-    """Raises `Refused`, with the reasons, if a run's rounds have no proof or are impossible."""
+    """Raises `Refused`, with all reasons, if rounds have no privacy proof or are impossible."""
     reasons = list(refusals(config))
     if not reasons and config.evaluation_rounds.every:
         reasons = [f"rounds that evaluate: {reason}" for reason in refusals(as_evaluation(config))]
@@ -210,7 +210,7 @@ def refuse(config: Config) -> None:
 
 
 def plan(config: Config, before: Priors = NOTHING, length: int = 0, measures: int = 0) -> Plan:
-    """Calls `refuse`, and returns the result of `solve_plan`; both may raise `Refused`."""
+    """Returns the plan of a run, as `solve_plan`, after the checks of `refuse`; both may refuse."""
     refuse(config)
     return solve_plan(config, before, length, measures)
 
@@ -277,14 +277,14 @@ def _of_cost(config: Config, cost: RoundCost, noise: float | None, before: Prior
 
 
 def _resumes_budgeted_run(config: Config) -> bool:
-    """Whether a run with a budget was planned before, so that its noise and budget are known."""
+    """Whether the run has a budget and was planned before, so that its noise is already solved."""
     return config.noise_multiplier is not None and config.privacy.epsilon is not None
 
 
 def _noise(
     config: Config, cost: RoundCost, evaluations: EvaluationCost | None, earlier: Spending
 ) -> float | None:
-    """Returns the noise multiplier: as configured, as first planned, or solved for the budget."""
+    """Returns the noise multiplier: as configured, first planned, or solved; None without noise."""
     privacy, rounds = config.privacy, config.run.rounds
     if not _resumes_budgeted_run(config):
         if cost.limits.sites:
@@ -303,7 +303,7 @@ def _noise(
 
 @contextlib.contextmanager
 def _accounted(cost: RoundCost) -> Iterator[None]:
-    """Returns a context manager that re-raises errors of accountants as `Refused`."""
+    """Returns a context manager that re-raises `AccountingError` as `Refused`."""
     try:
         yield
     except AccountingError as error:
@@ -313,7 +313,7 @@ def _accounted(cost: RoundCost) -> Iterator[None]:
 
 
 def _refuse_unsound(config: Config, mechanism: Mechanism, event: Event) -> None:
-    """Raises `Refused` if the mechanism cannot add its noise, or the event contradicts it."""
+    """Raises `Refused` if noise cannot be added, or a mechanism that is not private claims some."""
     if mechanism.private:
         mechanism.noise_on_update(config.sampler.size)  # raises if it cannot be added
     elif not isinstance(event.release, Unprotected):

@@ -112,7 +112,7 @@ class Prior:
     def of(
         cls, path: str, ledger: Ledger, planned: Spending | None = None, odometer: bool = False
     ) -> Prior:
-        """Returns the entry of the run at `path`, which has this `ledger`."""
+        """Returns the entry of the run at `path` with this `ledger` and these attributes."""
         terms, run, head = ledger.terms, str(ledger.terms.get("id")), ledger.head().hex()
         return cls(
             path,
@@ -280,7 +280,7 @@ def charged_under(
 
     Args:
       ledger: the run's ledger.
-      key: the key of the terms.
+      key: the key of the terms: "examples", or "other" for the other party.
       charges: the number of charges to count, from the first; None: all.
       rounds: if not 0, the number of planned rounds to count instead of charges.
 

@@ -42,7 +42,7 @@ class RoundCost:
       witness: the sampling rule.
       rule: the aggregation rule, whose sums are released.
       exchanges: number of releases over one cohort.
-      summation: how sums are computed.
+      summation: the plain or secure sum that adds rows.
       limits: the size limits of sums.
       aborts: upper bound on the probability that a round aborts.
     """
@@ -61,7 +61,7 @@ class RoundCost:
         return 0.0 if self.limits.sites else self.aborts
 
     def event(self, noise: float | None) -> Event:
-        """Returns the charge of a round at the noise multiplier `noise`."""
+        """Returns the charge of a round; `noise` is None for a mechanism without noise."""
         aborts = self.revealing_aborts
         return round_event(self.mechanism.at(noise), self.witness, self.exchanges, aborts)
 
@@ -85,7 +85,7 @@ class RoundCost:
         prior: Spending | None = None,
         extra_spending: Callable[[float], Spending] | None = None,
     ) -> float:
-        """Returns the smallest noise multiplier at which all rounds together stay in the budget.
+        """Returns the smallest noise multiplier at which all charges stay within the budget.
 
         Args:
           rounds: the number of rounds.
@@ -139,7 +139,7 @@ def round_cost(config: Config, length: int = 0) -> RoundCost:
 
 
 def _epsilon_of_all_rounds(config: Config, cost: RoundCost) -> float:
-    """Returns the budget, or the epsilon of the configured noise without aborts.
+    """Returns the budget, or else the epsilon of all rounds at configured noise, without aborts.
 
     The result is infinite if the noise has no bound.
     """

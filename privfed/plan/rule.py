@@ -44,7 +44,7 @@ _ANSWERS_FOR_SUMS = ("uploads", "extra", "remembers", "center_after")
 
 
 def _refuse_answers_for_sums(rule: SumRule | RowRule, name: str) -> None:
-    """Raises `Refused` if a rule on rows defines an attribute reserved for rules by sums."""
+    """Raises `Refused` if a rule on rows defines one of `_ANSWERS_FOR_SUMS`."""
     if isinstance(rule, SumRule):
         return
     kind = type(rule)
@@ -61,16 +61,16 @@ def _refuse_answers_for_sums(rule: SumRule | RowRule, name: str) -> None:
 
 
 def _sums_only(config: Config) -> bool:
-    """Whether the server receives only sums, or noise is added only to sums."""
+    """Whether the server receives only sums, or noise is added to sums instead of rows."""
     mechanism = config.mechanism
     central = mechanism.private and mechanism.trust != "client"
     return bool(config.secured or central or config.by_sites)
 
 
 def _bounded(rule: SumRule | RowRule, clip: float | None) -> SumRule | RowRule:
-    """Returns `rule`, with terms bounded by `clip` if it is a rule by sums.
+    """Returns `rule`, completed by `within(clip)` if it is a rule by sums.
 
-    Raises `ValueError` if the rule does not allow this bound.
+    Raises `ValueError` if the rule's keys are missing, or do not fit `clip`.
     """
     return rule.within(clip) if isinstance(rule, SumRule) else rule
 
@@ -94,7 +94,10 @@ def weighs_by_examples(config: Config, rule: SumRule | RowRule) -> bool:
 
 
 def sends_weights(config: Config, rule: SumRule | RowRule) -> bool:
-    """Whether clients send weights: numbers of examples, or weights inside a secure sum."""
+    """Whether clients send weights: numbers of examples, or weights inside a secure sum.
+
+    Never if the mechanism is private, the objective sums states, or the rule is on rows.
+    """
     if config.mechanism.private or config.objective.sums_states or not isinstance(rule, SumRule):
         return False
     return weighs_by_examples(config, rule) or (config.secured and not config.by_sites)

@@ -135,7 +135,7 @@ def _with_least_noise(
 
 
 def _in_groups(config: Config, sampler: InGroups, groups: int) -> Config:
-    """Returns `config` with clients in `groups` groups, and with as many bands of noise."""
+    """Returns `config` with clients in `groups` groups, and with `groups` bands of noise."""
     grouped: Sampler = sampler.in_groups(groups)
     assert isinstance(config.mechanism, InBands)
     return replace(config, sampler=grouped, mechanism=config.mechanism.in_bands(groups))

@@ -45,7 +45,7 @@ expected), and the bytes of a float32.
 
 
 def assemble(plan: Plan, federation: Federation, network: Network, streams: Streams) -> Setup:
-    """Checks that the plan fits population and model, and measures the fastest training mode.
+    """Checks that the plan fits population and model, and chooses the fastest training mode.
 
     Args:
       plan: the solved plan of the run.
@@ -128,7 +128,7 @@ def _averaging(algorithm: Algorithm, network: Network) -> Algorithm:
 
 
 def _refuse_averages(config: Config, network: Network) -> None:
-    """Raises `Refused` for a key's value with which running statistics cannot be averaged."""
+    """Raises `Refused` if a key does not support the model's averages of running statistics."""
     names, data = config.names, config.data
     refused = (
         (
@@ -153,9 +153,9 @@ def _refuse_averages(config: Config, network: Network) -> None:
 
 
 def _refuse_full_sums(plan: Plan, federation: Federation) -> None:
-    """Raises `Refused` for more clients than a sum over sites, which must never abort, can hold.
+    """Raises `Refused` for more clients than a sum over sites can hold.
 
-    The sum holds the declared number of rows: `data.clients` times `data.sites_per_client`.
+    The sum, which must never abort, holds `data.clients` times `data.sites_per_client` rows.
     """
     data = plan.config.data
     declared = data.clients * data.sites_per_client
@@ -191,7 +191,7 @@ def evaluation_of(
 
 
 def _seconds_to_score(network: Network, federation: Federation) -> float:
-    """Returns the seconds to score the test set; refuses a complete one that cannot be scored."""
+    """Returns the seconds to score the test set, 0 if empty; refuses a complete one that fails."""
     if not len(federation.test):
         return 0.0
     began = time.perf_counter()
@@ -203,8 +203,9 @@ def _seconds_to_score(network: Network, federation: Federation) -> float:
 def _measured(
     config: Config, algorithm: Algorithm, federation: Federation, network: Network
 ) -> tuple[Network, LocalTrainer, Speed]:
-    """Returns the network in the requested (or faster) precision, its trainer, and its speed.
+    """Returns the network in its training precision, its trainer, and its speed.
 
+    With `run.precision` "fast", the precision is mixed if that is sound and faster (`FASTER`).
     Speeds are measured on synthetic examples, so no choice depends on client data.
     """
     trainer = _trainer(config, federation, network)
@@ -283,7 +284,7 @@ def _refuse_other_groups(grouping: Grouping, names: Sequence[str]) -> None:
 
 
 def _speed(config: Config, algorithm: Algorithm, trainer: LocalTrainer) -> Speed:
-    """Returns the fastest training mode that fits into GPU memory with the rows of a round."""
+    """Returns the `Speed` of the fastest training mode that fits into memory with the rows."""
     rule, run = algorithm.rule, config.run
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", run.workers))
     device, named = trainer.network.initial_params.device, ":" in run.device

@@ -37,7 +37,7 @@ class Check:
 
     @property
     def facts(self) -> tuple[Plan, Forecast, None, SiteGuarantee | None, Power | None]:
-        """The arguments of `privfed.report.plan.plan_table`; that of the run directory is None."""
+        """The arguments of `privfed.report.plan.plan_table`; the run directory, third, is None."""
         return self.plan, self.forecast, None, self.site, self.power
 
     def to_json(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def check(config: Config, answers: int | None = None) -> Check:
       The plan and forecast of the run.
 
     Raises:
-      Refused: as `train` would for this population; for a combination of keys, with every reason.
+      Refused: as `train` would for this population; if keys exclude each other, with all reasons.
     """
     refuse_unusable_heads(config.run.heads)
     watchers(config)  # refuses watchers that cannot work here

@@ -102,9 +102,9 @@ class RoundForecast:
 def round_exchange(
     plan: Plan, parameters: int, shapes: ShapesByName | None = None
 ) -> RoundForecast:
-    """Returns those figures of a forecast that need neither population nor timing.
+    """Returns the figures of a forecast that need neither population nor timing.
 
-    A report computes it from a run directory, whose population may be elsewhere.
+    A report computes them from a run directory, whose population may be elsewhere.
 
     Args:
       plan: the plan of the run.

@@ -63,7 +63,7 @@ def refuse_uncraftable(audit: Audit, federation: Federation, network: Network) -
 def crafted(setup: Setup, keys: Keys) -> CanaryExamples:
     """Returns the examples of canaries for this run, one canary for each of `keys`.
 
-    Raises `Refused` if nothing can be crafted.
+    Raises `Refused` if examples cannot be improved by the model's gradients.
     """
     audit = setup.plan.config.audit
     space, influence = (
@@ -128,7 +128,7 @@ class CanaryUpdates:
     seconds: float
 
     def total(self, sending: float) -> float:
-        """Approximate norm of a sum of canaries' updates, whose expected number is `sending`."""
+        """Approximate norm of the sum of canaries' updates, of which `sending` are expected."""
         return float(np.hypot(np.sqrt(sending) * self.norm, sending * self.common))
 
 
@@ -136,7 +136,7 @@ def canary_updates(setup: Setup) -> CanaryUpdates | None:
     """Measures updates of a few canaries from the initial model; None if none train on examples.
 
     These are not the run's own canaries, which derive from a key that is secret until the run ends.
-    Raises `Refused` if nothing can be crafted.
+    Raises `Refused` as `crafted` does.
     """
     config = setup.plan.config
     if not config.audit.by_inputs:
@@ -159,7 +159,10 @@ class RunCanaries(Protocol):
     """The canaries of a run, and the log of the observations about each canary."""
 
     def hear(self, round: int, released: list[Tensor]) -> None:
-        """Logs the observations of a replayed release; the last record of a round counts."""
+        """Logs the observations of the release `released` of `round`, which is replayed.
+
+        If a round has several records, the last one counts.
+        """
 
     def end(self, params: Tensor) -> None:
         """Logs the observations of the final model `params` `[d]` at the end of the run."""
@@ -205,7 +208,7 @@ def with_input_canaries(
 
 
 def _learning(setup: Setup, file: CanaryFile, streams: Streams) -> Learning:
-    """Reads the canaries' examples and initial model from `file`; if it is missing, writes it."""
+    """Returns the canaries' examples and initial model from `file`; writes the file if missing."""
     if not file.exists():
         numbers = np.arange(setup.plan.config.audit.canaries)
         made = crafted(setup, streams.at("canaries/examples", clients=numbers))

@@ -27,7 +27,7 @@ from privfed.store.run_directory import RunDirectory
 
 
 def refuse_grown(before: Priors) -> None:
-    """Raises `Refused` if a counted run was charged again after it was counted."""
+    """Raises `Refused` if a counted run's ledger has grown since; skips unreadable ledgers."""
     for prior in before.runs:
         if has_later_charges(prior.to_json()):
             raise Refused(
@@ -55,8 +55,8 @@ def mark_counted(before: Priors, by: Path) -> None:
     """Marks the earlier runs that this run counts, before its ledger cites them.
 
     A marked run cannot be charged again. If another run is now at the path of a counted run, it is
-    not marked; neither is a read-only directory, which cannot be charged. After a crash between the
-    two steps, runs are marked although no ledger cites them.
+    not marked; neither is a read-only directory, which cannot be charged. After a crash before the
+    citation, runs are marked although no ledger cites them.
 
     Args:
       before: the counted runs.
@@ -121,7 +121,7 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
 
 
 def _correlation(plan: Plan) -> dict[str, Any]:
-    """Returns the constants of correlated noise and their number of rounds; empty without it."""
+    """Returns the constants of correlated noise and their number of rounds; else empty."""
     mechanism = plan.mechanism
     return {"correlation": mechanism.solution()} if isinstance(mechanism, SolvedForRun) else {}
 
@@ -136,10 +136,10 @@ def _chosen(setup: Setup) -> dict[str, Any]:
 
 
 def _against(setup: Setup) -> dict[str, Any]:
-    """Returns the terms of the two guarantees of distributed noise.
+    """Returns the terms of the two guarantees of distributed noise; empty for other noise.
 
-    The terms state the adversary of the charged guarantee, and either the event of the other one
-    or the tolerated number of colluders.
+    The terms state the adversary of the charged guarantee, and the other one with its event. If
+    pairs of clients share noise, they state the tolerated number of colluders instead.
     """
     plan = setup.plan
     against, colluding = plan.config.against, plan.config.colluding
@@ -167,7 +167,7 @@ def _other_of_evaluation(plan: Plan) -> dict[str, Any]:
 
 
 def _sites(setup: Setup) -> dict[str, Any]:
-    """Returns the declared number of sites and, if sites are parties, the number in the proof.
+    """Returns the declared number of sites and, if sites are parties, the numbers in the proof.
 
     Parties are fixed before the run, so these terms do not reveal whether a site has no clients.
     """
@@ -187,7 +187,7 @@ def _disjoint(before: Priors) -> list[dict[str, str]]:
 
 
 def _attack(config: Config) -> dict[str, Any]:
-    """The attack, its attackers, and their knowledge."""
+    """The attack, its attackers' keys, and their knowledge; empty without attackers."""
     if not config.has_attackers:
         return {}
     knows = sorted(what.value for what in config.attack.knows)
@@ -222,7 +222,7 @@ def _examples(setup: Setup) -> dict[str, Any] | None:
 
 
 def _hash_of_start(config: Config) -> str | None:
-    """SHA-256 of loaded initial weights, which this ledger's epsilon does not cover, or None."""
+    """SHA-256 of loaded initial weights, which this epsilon does not cover; None without any."""
     init, model = config.start.init, config.model
     files = [path for path in start_files(init) if path.is_file()] if init else []
     contents = [regular.read_bytes(path) for path in files]
@@ -233,9 +233,9 @@ def _hash_of_start(config: Config) -> str | None:
 def passed_code(config: Config) -> dict[str, str]:
     """Returns the SHA-256 of the sources of each part passed as a class, by kind.
 
-    On resume, a part that is named (`module:name`) is imported by its name. A class that was
-    passed, for example from a notebook, is not stored; it is passed again, and its digest is
-    compared.
+    Parts without a user's own code are left out. On resume, a part that is named (`module:name`) is
+    imported by its name. A class that was passed, for example from a notebook, is not stored; it is
+    passed again, and its digest is compared.
     """
     return {
         kind: digest

@@ -51,7 +51,7 @@ def playing(
       ledger: its ledger.
       observers: observers of rounds, without effect on them.
       ranks: the processes of the run.
-      elsewhere: sites on other machines, if the run has them.
+      elsewhere: the access to sites on other machines; None if the run has none.
     """
     run, privacy = setup.plan.config.run, setup.plan.config.privacy
     if setup.plan.budget is not None:
@@ -185,9 +185,9 @@ class Loop:
     def _state_after(self, round: int, state: TrainingState) -> TrainingState | None:
         """Executes or replays `round`; returns the state after it, or None if it had no update.
 
-        If a run with secret randomness charged the round before a crash, the round is never sampled
-        again: its releases are replayed byte for byte. If releases are missing, the round has no
-        update.
+        A round charged before a crash is sampled again only in a seeded run without remote sites.
+        Otherwise its stored releases are replayed byte for byte; if any are missing, the round has
+        no update.
         """
         charge = self.ledger.charged(round)
         if charge is not None and not self.ledger.reexecutes:
@@ -277,9 +277,9 @@ def outcome_of(
 def misbehaviour_of(setup: Setup, directory: RunDirectory, until: int) -> Misbehaviour | None:
     """Returns the evidence against clients up to round `until`; None if no rows were observed.
 
-    Rows are observed in simulations that enable these measures, under rules that see rows. Only
-    rounds in the period of the attack count; if there are none, all rounds count, and no client is
-    Byzantine.
+    Rows are observed with `run.simulation_metrics`, under rules that see rows. Only rounds in the
+    period of the attack count; if there are none, all rounds count. No client is then marked as
+    Byzantine, nor if attackers are chosen afresh in each round.
     """
     attackers, clients = setup.attackers, setup.federation.clients
     lines = list(directory.ranks.lines(until))
@@ -292,7 +292,7 @@ def misbehaviour_of(setup: Setup, directory: RunDirectory, until: int) -> Misbeh
 
 
 def _refuse_changed(setup: Setup, constants: str) -> None:
-    """Raises `Refused` if the model changed state other than its parameter vector `[d]`."""
+    """Raises `Refused` if the digest of the model's frozen part and buffers is not `constants`."""
     if setup.network.digest() != constants:
         raise Refused(
             "the model changed its own frozen part or a buffer during training, so one client's "

@@ -159,9 +159,8 @@ def misbehaviour_in(
 ) -> Misbehaviour | None:
     """Returns the evidence from `rounds`, each with its clients and their ranks by measure.
 
-    The result is None if no round has clients.
-
-    `byzantine` `[clients]` marks Byzantine clients; None if no client is always Byzantine.
+    The result is None if no round has clients. `byzantine` `[clients]` marks the clients that are
+    Byzantine in all rounds; None if there are none, or if they change between rounds.
     """
     lines, count = list(rounds), np.zeros(clients, dtype=np.int64)
     for line in lines:

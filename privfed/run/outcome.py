@@ -25,7 +25,8 @@ class RoundRecord:
     `public` measures may be published. No epsilon covers those in `simulation`, which is empty
     unless they are enabled.
 
-    `warning` states, once per run, that the model is worse than the baseline, and what to change.
+    `warning` states, once per start or resume, that the model is worse than the baseline, and what
+    to change.
     """
 
     round: int
@@ -34,7 +35,7 @@ class RoundRecord:
     warning: str = ""
 
     def nominally(self) -> RoundRecord:
-        """Returns the record with "epsilon" renamed "nominal_epsilon", for nominal ε."""
+        """Returns the record with "epsilon" renamed "nominal_epsilon", for use if ε is nominal."""
         names = {"epsilon": "nominal_epsilon"}
         public = {names.get(name, name): value for name, value in self.public.items()}
         return replace(self, public=public)
@@ -128,7 +129,7 @@ class Outcome:
       culprits: Parties that secure sums identified as Byzantine, and then excluded.
       stopped_by_byzantine: Reason for the early end, if there are more culprits than the noise's
         guarantee allows; empty otherwise.
-      constant: Measures of the best constant prediction.
+      constant: Measures of the best constant prediction; empty without a public test set.
       divergence: The last evaluations, if the model was worse on them than the best constant
         prediction, and did not improve.
       evaluations: Number of rounds in which clients evaluated.
@@ -175,12 +176,12 @@ class Outcome:
 
     @property
     def note(self) -> str | None:
-        """A caveat for readers of the measures; None if there is none."""
+        """A caveat on the measures: a simulation, or test clients that also trained; else None."""
         return self.plan.simulation or (ON_TRAINED if self.test_shared else None)
 
     @property
     def warning(self) -> str:
-        """Warnings about a large delta, and about narrow bounds; "" if there are none."""
+        """Warnings about a large delta, and about test examples beyond declared bounds; else ""."""
         return "; ".join(filter(None, (self.guarantee.delta_warning, self.clipped)))
 
     @property

@@ -23,7 +23,7 @@ _FEW = 256
 
 
 def protected(config: Config) -> bool:
-    """Whether a guarantee covers clients, or single examples of silos."""
+    """Whether the mechanism for clients, or that for single examples of silos, is private."""
     return bool(config.mechanism.private or config.client_mechanism.private)
 
 
@@ -34,7 +34,7 @@ def sites_of(config: Config) -> Sites:
 
 
 def represented(config: Config) -> bool:
-    """Whether a few synthetic clients represent all clients in plans and forecasts."""
+    """Whether synthetic clients, more than `_FEW`, are represented by fewer in plans."""
     return config.data.clients > _FEW and not config.source.holds_real_clients
 
 
@@ -71,8 +71,8 @@ def load_representatives(config: Config, streams: Streams) -> Federation:
 def load_empty(config: Config, streams: Streams) -> Federation:
     """Loads the public test set, and one example that represents all clients of remote sites.
 
-    The example is taken from the test set. If clients evaluate and there is no test set, it is
-    synthesised from the declaration. Raises `Refused` if neither is possible.
+    The example is taken from the test set or, if no example is public, synthesised from the
+    declaration. Raises `Refused` if the test set or the declaration is missing.
     """
     test = config.source.load_test(max(round(config.data.holdout_fraction), 1), streams)
     if config.nothing_public:
@@ -97,7 +97,7 @@ def load_empty(config: Config, streams: Streams) -> Federation:
 
 
 def _declared(config: Config) -> Examples:
-    """An example of the form that the source declares. Raises `Refused` without a declaration."""
+    """One example of the form that the source declares. Raises `Refused` without a declaration."""
     if isinstance(config.source, DeclaresExamples):
         return config.source.declared_example()
     if not isinstance(config.source, DeclaredTable):

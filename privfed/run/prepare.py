@@ -51,7 +51,7 @@ def prepare(
       before: earlier runs, whose spending counts.
       constants: frozen constants of a run with a checkpoint, which no longer needs its start file.
       load: loads the population; `load_representatives` suffices for plans.
-      begins: whether keys that are "auto" get values, as when a run begins.
+      begins: whether values of keys that are "auto" are chosen, as when a run begins.
       trying: called before each simulated run that chooses such a value.
 
     Returns:
@@ -137,7 +137,7 @@ def _build(
 
 
 def _refuse_other_examples(config: Config, federation: Federation, streams: Streams) -> None:
-    """Raises `Refused` if examples have another form than those for which `check` plans.
+    """Raises `Refused` if examples have a shape or classes other than those that `check` plans for.
 
     `check` plans for a few synthetic clients. If examples grew with the number of clients, an
     encoded row could be longer than planned, and too little would be charged.

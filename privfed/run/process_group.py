@@ -128,7 +128,7 @@ def refuse_another_version(version: str) -> None:
 
 @dataclass
 class RankZero:
-    """Announces each round of rank 0 to the other ranks, with the state that they may lack."""
+    """Announces each round of rank 0 to the other ranks, with its state if they lack that."""
 
     ranks: Ranks
     known: TrainingState | None = None

@@ -68,7 +68,7 @@ Trying = Callable[[str, int, int], object]
 
 @dataclass(frozen=True)
 class _Trials:
-    """Short simulated runs, prepared once: `setup` without noise, `clipped` with noise or None."""
+    """Short simulated runs on `population`: `setup` without noise, `clipped` with noise or None."""
 
     population: Federation
     setup: Setup
@@ -99,7 +99,7 @@ class _Trials:
         return constant_loss(self.setup.network.loss, self.population.test)
 
     def norm(self, rate: float) -> float:
-        """The median norm of clients' first updates at the learning rate `rate`."""
+        """The median norm of the first updates of the clients in one chunk, at the rate `rate`."""
         trainer, clients = _at(self.setup, rate).executor.trainer, self.setup.executor.chunk
         first = replace(self.population, offsets=self.population.offsets[: clients + 1])
         norms = training(trainer, trainer.way, first, trainer.epochs)().norm(dim=1)
@@ -115,7 +115,7 @@ def with_rates(
       plan: the plan, in which these keys have the values that the loss recommends.
       federation: the population; only its public test set is read.
       network: the model.
-      prepare: prepares a configuration over a population.
+      prepare: returns the setup of a configuration over a population.
       trying: called before each simulated run.
 
     Raises:
@@ -151,9 +151,9 @@ def _each(key: str, values: Sequence[float], trying: Trying) -> Iterator[float]:
 
 
 def _clip(plan: Plan, trials: _Trials, rate: float, cohort: int, trying: Trying) -> float:
-    """Returns the clip with the lowest loss, for the run's number of rounds, to two digits.
+    """Returns the clip with the lowest loss, scaled to the run's rounds, to two significant digits.
 
-    Without a finite loss, or a finite and positive norm of updates, it is the configured clip.
+    Without a finite loss, or a finite and positive norm of updates, it is the mechanism's clip.
     """
     config, clipped = plan.config, trials.clipped
     assert clipped is not None
@@ -172,15 +172,16 @@ def _clip(plan: Plan, trials: _Trials, rate: float, cohort: int, trying: Trying)
 
 
 def _rate(losses: Mapping[float, float], start: float, constant: float, otherwise: float) -> float:
-    """Returns the smallest rate that gains nearly as much as the best over a constant prediction.
+    """Returns the smallest rate with all but `_NEARLY` of the best gain over a constant prediction.
 
     Reducing the loss does not suffice: for rare labels, learning the bias alone reduces it nearly
     as much. If no rate is better than a constant, the simulated runs are too short to compare
     rates. Then, of the rates that reduce the loss by nearly as much as the best, the largest one up
-    to `otherwise` is chosen; if all are above `otherwise`, the smallest one.
+    to `otherwise` is chosen; if all are above `otherwise`, the smallest one. Raises `Refused` if no
+    loss is finite.
 
     Args:
-      losses: the final loss at each learning rate.
+      losses: the final loss at each learning rate, in descending order of the rates.
       start: the loss of the initial model.
       constant: the loss of the best constant prediction.
       otherwise: the rate to choose if no rate reduces the loss.
@@ -208,7 +209,7 @@ def _best(losses: Mapping[float, float], otherwise: float) -> float:
 
 
 def _public(federation: Federation) -> tuple[Examples, str]:
-    """Examples that no guarantee covers, and their origin; "" if they are synthetic."""
+    """Returns enough public test examples and their origin, or else synthetic ones and ""."""
     test = federation.test
     private = federation.shared or federation.test_is_few
     if len(test) < _LEAST_EXAMPLES or private:
@@ -279,7 +280,7 @@ def _prepared(
 
 
 def _first_accepted(keys: Raw, population: Federation, prepare: Prepare) -> Setup:
-    """Returns the setup for `keys` with the first sampler and training mode that are accepted."""
+    """Returns the setup for `keys` with the first sampler and training mode not refused."""
     refusals = []
     for sampler, way in itertools.product(("fixed_size", "poisson"), ("stacked", "loop")):
         keys["cohort"]["sampler"], keys["run"]["trainer"] = sampler, way

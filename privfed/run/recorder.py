@@ -67,7 +67,7 @@ class Stopping:
 def stopping_of(setup: Setup) -> Stopping:
     """The early-stopping rule of a run.
 
-    It uses the measure that the run names, or the first measure of its evaluations.
+    It uses the measure `stop.by`, or else the first measure of the run's evaluations.
     """
     config, measures = setup.plan.config, setup.executor.measures
     patience, by, loss = config.stop.patience, config.stop.by, config.loss
@@ -83,7 +83,7 @@ def stopping_of(setup: Setup) -> Stopping:
 class Recorder:
     """Evaluates a run's checkpoints, and writes metrics.jsonl.
 
-    `tally` counts values that no epsilon covers, if enabled.
+    `tally` counts values that no epsilon covers; None if that is not enabled.
     """
 
     def __init__(
@@ -111,8 +111,8 @@ class Recorder:
     ) -> RoundRecord:
         """Writes a line to metrics.jsonl for the checkpoint's round, and returns its record.
 
-        `measures` are those of the model; `counts` are the round's, to which totals over rounds are
-        added.
+        `measures` are those of the model; `counts` are the round's, to which totals over the rounds
+        since the last record are added.
         """
         setup, population = self._setup, self._population(now)
         simulation = {**counts, **(self._tally.totals() if self._tally else {})}
@@ -134,7 +134,7 @@ class Recorder:
         return record
 
     def measures(self, now: Checkpoint) -> dict[str, float]:
-        """Measures on the public test set and its groups, and success on an attack's target.
+        """Measures on the public test set and its groups, and the success of a targeted attack.
 
         Without a test set, the measures are the clients' last ones.
         """
@@ -155,7 +155,7 @@ class Recorder:
         return {} if released is None else charged_measures(self._setup, released)
 
     def constant(self, now: Checkpoint) -> Mapping[str, float]:
-        """The measures of the best constant prediction, on a public test set."""
+        """The measures of the best constant prediction, on a public test set; empty without one."""
         if not self.public:
             return {}
         return self._baseline.on(self._population(now).test)

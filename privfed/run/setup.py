@@ -57,7 +57,7 @@ class Setup:
         return self.algorithm
 
     def over(self, population: Federation) -> Setup:
-        """The same run over another population, on the model's device."""
+        """The same run over another population, which is moved to the model's device."""
         here = population.to(self.network.initial_params.device)
         measures = self.executor.measures
         if measures:

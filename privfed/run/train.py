@@ -43,7 +43,7 @@ from privfed.store.run_directory import RunDirectory
 
 
 def allowed_change(stored: Config, wanted: Config) -> Config:
-    """Returns `wanted` with the values that the run measured and calibrated, which `stored` has.
+    """Returns `wanted` with the values that the run measured, chose or solved for, from `stored`.
 
     Raises `Refused`, naming each key that was changed but may not change.
     """
@@ -231,7 +231,7 @@ def resumed(
 def _state_budget(
     setup: Setup, stored: float | None, directory: RunDirectory, ledger: Ledger
 ) -> Setup:
-    """Writes a changed budget to the ledger before it applies; returns `setup` with all budgets.
+    """Writes a changed budget to the ledger before it applies; returns `setup` with all changes.
 
     An older ledger does not state the first budget, which the `stored` configuration has.
     """
@@ -259,14 +259,14 @@ def train(
     ranks: Ranks = SINGLE_PROCESS,
     elsewhere: Elsewhere | None = None,
 ) -> Outcome:
-    """Trains `config` into the new directory `out`, together with all other `ranks`.
+    """Trains the model of `config` in the new directory `out`, together with all other `ranks`.
 
     Args:
       config: the configuration of the run.
       out: directory of the run, which must not exist or must be empty.
       observers: observers of rounds, in addition to those of `run.watch`.
       ranks: the processes of the run.
-      elsewhere: sites on other machines, which have all client data.
+      elsewhere: sites on other machines, which have all client data; None if there are none.
 
     Returns:
       The outcome of the run.

@@ -62,7 +62,7 @@ def _run_of(setup: Setup, ledger: Ledger) -> str:
 
 
 def private_silos(setup: Setup, directory: RunDirectory, ledger: Ledger) -> PrivateSilos | None:
-    """Returns the silos that train with DP-SGD, and their ledgers; None without DP-SGD."""
+    """Returns the silos that train with DP-SGD, each with its ledger; None without DP-SGD."""
     dp = setup.plan.config.example_privacy
     if dp is None:
         return None
@@ -93,7 +93,11 @@ def with_kept_key(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Stre
 
 
 def keeps_key(setup: Setup) -> bool:
-    """Whether secret random numbers of different rounds derive from one stored key."""
+    """Whether secret random numbers of several rounds derive from one stored key.
+
+    They do, except in a seeded run, if the sampler or mechanism depends on earlier rounds, or if
+    there are canaries.
+    """
     parts = (setup.algorithm.sampler, setup.algorithm.mechanism)
     follows = any(part.remembers for part in parts) or setup.plan.config.audit.canaries > 0
     return follows and not setup.streams.simulated
@@ -149,7 +153,7 @@ def build_world(
 
 
 def shared_world(setup: Setup, ledger: Charges, store: ReleaseStore, ranks: Ranks) -> World:
-    """Returns the environment of rounds on any rank; random streams do not use the stored key."""
+    """Returns the environment of rounds that every rank has; its streams lack the stored key."""
     return World(
         executor=replace(setup.executor, ranks=ranks),
         population=setup.federation.population(),

@@ -116,7 +116,9 @@ def is_plain_only_where_it_adds_the_update(server: Any) -> None:
 
 
 def rates_multiply(server: Any) -> None:
-    """Checks that `at` multiplies an optimizer's learning rate, and that its keys restore it."""
+    """Checks that `server.at(factor)` multiplies the learning rate, and that the optimizer built
+    from the configuration keys of `server` equals it.
+    """
     halves = server.at(0.5).at(0.5)
     params = [
         each.step(_start(), _DELTAS[0], each.init(_start()))[0]
@@ -152,7 +154,7 @@ _STREAMS = Streams(3, simulated=True)
 
 
 def _small(sampler: Any) -> Any:
-    """Returns the sampler for the declared clients; a configurable `size` is a quarter of them."""
+    """Returns the sampler for `_CLIENTS` clients, with size 10 if its `size` is configurable."""
     free = "size" in type(sampler).model_fields and not sampler.derives_size
     return (sampler.model_copy(update={"size": 10}) if free else sampler).of(_CLIENTS)
 
@@ -178,7 +180,7 @@ def _drawn(
 
 
 def _entered(cohorts: list[Cohort], present: int) -> Any:
-    """Returns a mask `[rounds, present]` of the clients in each of `cohorts`."""
+    """Returns a mask `[rounds, present]` of the clients, among `present`, in each of `cohorts`."""
     return np.stack([np.isin(np.arange(present), cohort.clients) for cohort in cohorts])
 
 
@@ -271,7 +273,10 @@ def keeps_the_separation_it_declares(part: Any) -> None:
 
 
 def draws_afresh_and_in_secret(part: Any) -> None:
-    """Checks that cohorts mostly differ between rounds and runs, unless the sampling rate is 1."""
+    """Checks that cohorts differ between rounds and between runs, unless the sampling rate is 1.
+
+    10 rounds must have at least 5 different cohorts, and the first rounds of 20 runs at least 16.
+    """
     sampler = _small(part)
     if sampler.witness(1, _CLIENTS).rate == 1:
         return

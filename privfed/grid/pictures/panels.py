@@ -155,8 +155,8 @@ def shows_success(figure: Figure, rows: Sequence[Row]) -> bool:
 
 
 def _means(figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row]) -> np.ndarray:
-    """Returns the mean over seeds in each field of a heat map, shape `[rows, columns]`; NaN if
-    none.
+    """Returns the mean over seeds for each value of `by` and of x, shape `[by, x]`; NaN without
+    runs.
     """
     columns = values(all_rows, figure.x)
     field = np.full((len(values(all_rows, figure.by)) if figure.by else 1, len(columns)), np.nan)
@@ -237,7 +237,7 @@ def _groups(
 def _over_x(
     figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row]
 ) -> Iterator[tuple[Any, Spread]]:
-    """Yields each x with the spread over seeds; if `worst` is set, that of its worst value.
+    """Yields each x with the spread over seeds; with `worst`, that at the key's worst value.
 
     The spread is empty if a value of `worst` has no result.
     """

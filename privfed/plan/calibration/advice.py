@@ -93,7 +93,7 @@ class Alternative(Encoded):
     Attributes:
       sampler: name of the sampler.
       mechanism: name of the mechanism.
-      keys: the keys that select both, with values that were solved for.
+      keys: the keys that select both, with solved numbers of groups and bands.
       noise_multiplier: the noise multiplier that the budget needs.
       noise_on_model: standard deviation of the noise in the sum of all releases up to a round, in
         clipping norms; root mean square over rounds.
@@ -101,7 +101,7 @@ class Alternative(Encoded):
       relation: the adjacency relation of epsilon.
       remembers: number of stored rows of earlier noise, each as long as a message.
       assumes: meaning of the operational assumptions, by name.
-      membership: whether the set of clients may be public.
+      membership: text on whether the set of clients may be public.
     """
 
     sampler: str
@@ -135,7 +135,7 @@ class Unavailable(Encoded):
 
 
 def alternative_of(plan: Plan, keys: Mapping[str, Any]) -> Alternative | None:
-    """Returns the figures of a plan with these `keys`; None if its noise is not known."""
+    """Returns the figures of a plan with these `keys`; None if its noise is absent or not known."""
     config, mechanism = plan.config, plan.mechanism
     noise = noise_on_model(mechanism, max(plan.training_rounds, 1), config.sampler.size)
     if noise is None or plan.noise_multiplier is None:
@@ -155,7 +155,7 @@ def alternative_of(plan: Plan, keys: Mapping[str, Any]) -> Alternative | None:
 
 
 def _solved_keys(config: Config, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `keys` with the solved numbers of groups and bands, if `keys` name these."""
+    """Returns `keys`, with "cohort.groups" and "privacy.bands", if present, as they were solved."""
     solved = dict(keys)
     if isinstance(config.sampler, InGroups) and "cohort.groups" in keys:
         solved["cohort.groups"] = config.sampler.possible_groups()[0]
@@ -218,7 +218,8 @@ class Advice:
       apart: alternatives whose guarantees are not comparable.
       unavailable: alternatives without a computed noise.
       yours: the run as it is configured; None if there is none.
-      reference: the basis of comparison: `yours`, or else the first comparable alternative tried.
+      reference: the basis of comparison: `yours`, or else the first comparable alternative tried;
+        None if there is neither.
     """
 
     ranked: tuple[Alternative, ...]
@@ -233,7 +234,7 @@ class Advice:
         return next((a for a in every if (a.sampler, a.mechanism) == (sampler, mechanism)), None)
 
     def beyond(self, alternative: Alternative) -> tuple[str, ...]:
-        """Returns the assumptions that `alternative` needs in addition to those of `yours`."""
+        """Returns the assumptions of `alternative` that `yours`, if given, does not need."""
         given = self.yours.assumes if self.yours else {}
         return tuple(name for name in alternative.assumes if name not in given)
 
@@ -251,7 +252,10 @@ class Advice:
 
 
 def relative(alternative: Alternative, reference: Alternative | None) -> float | None:
-    """Returns the ratio of the noise on the model to that of `reference`; None if incomparable."""
+    """Returns the ratio of the noise on the model to that of `reference`.
+
+    None without a reference, or if only one of the two is `ranked`.
+    """
     if reference is None or alternative.ranked != reference.ranked:
         return None
     return alternative.noise_on_model / reference.noise_on_model
@@ -274,7 +278,7 @@ def compared(
       promises: the operational assumptions that hold.
       before: the earlier runs that count.
       yours: the run as it is configured, if there is one.
-      adaptive: whether alternatives need an adaptive clipping norm.
+      adaptive: whether mechanisms without an adaptive clipping norm are unavailable.
       uneven: further unavailable alternatives, from the function `uneven`.
     """
     every = [_tried(base, keys, promises, before, adaptive) for keys in tried]

@@ -27,7 +27,11 @@ from privfed.sampling.cohort import Sampler
 
 
 def refuse_incomparable(plan: Plan) -> None:
-    """Raises `Refused`, with the reason, if `plan` cannot be compared with alternatives."""
+    """Raises `Refused`, with the reason, if `plan` cannot be compared with alternatives.
+
+    It can if the server adds the noise, the budget is finite, clients are not at remote sites, and
+    the run is not a candidate of a tuning.
+    """
     config = plan.config
     if not plan.mechanism.private or plan.mechanism.trust != "server":
         why = (
@@ -52,7 +56,7 @@ def refuse_incomparable(plan: Plan) -> None:
 
 
 def comparable(plan: Plan) -> bool:
-    """Whether `plan` can be compared with alternatives."""
+    """Whether `refuse_incomparable` accepts `plan`."""
     try:
         refuse_incomparable(plan)
     except Refused:
@@ -92,7 +96,7 @@ def advice_on_run(plan: Plan, promises: Collection[str] = tuple(PROMISES)) -> Ad
 
 
 def _configured(plan: Plan, keys: dict[str, object]) -> bool:
-    """Whether the run has these keys already."""
+    """Whether the run's configuration already has the values in `keys`."""
     values = plan.config.values()
     return all(values[key.split(".")[0]].get(key.split(".")[1]) == keys[key] for key in keys)
 
@@ -191,7 +195,7 @@ def _whole_clients(question: AdviceQuestion) -> tuple[int, int]:
 
 
 def _counts_clients(keys: Keys) -> bool:
-    """Whether the sampler's proof depends on the number of clients, in addition to the rate."""
+    """Whether the number of clients, not only the rate, is a constant of the sampler."""
     sampler: type[Sampler] = find("sampler", keys["cohort.sampler"], "cohort.sampler")
     return "clients" in sampler.constants
 

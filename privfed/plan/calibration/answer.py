@@ -22,7 +22,8 @@ class CalibrationAnswer:
       solved: name of that number.
       bound: the guarantee over all rounds.
       cost: the cost of a round.
-      other_party: the second guarantee of distributed noise, which the budget does not limit.
+      other_party: the guarantee of distributed noise against the other party, which the budget does
+        not limit; None if there is none.
     """
 
     question: CalibrationQuestion
@@ -65,7 +66,7 @@ class CalibrationAnswer:
 
     @property
     def warning(self) -> str:
-        """The warning that delta is at least 1 / population; empty if it is smaller."""
+        """The warning that delta is at least 1 / population; empty if not, or if none is given."""
         return large_delta(self.question.delta, self.question.population or 0)
 
     def _party(self) -> dict[str, Any]:
@@ -108,7 +109,10 @@ class CalibrationAnswer:
         }
 
     def _site_facts(self) -> dict[str, Any]:
-        """Returns the numbers of sites, of required survivors and of colluders, and the noise."""
+        """Returns the numbers of sites, required survivors and colluders, and the sites' noise.
+
+        Only the number of sites if sites are not the parties; empty without sites.
+        """
         limits = self.cost.limits
         if not self.question.by_sites:
             return {"sites": self.question.sites} if self.question.sites else {}

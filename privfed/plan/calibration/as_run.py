@@ -46,9 +46,9 @@ def given_flags(question: CalibrationQuestion, names: Iterable[str]) -> list[str
 
 
 def part_of_sites(question: CalibrationQuestion) -> float | None:
-    """Returns `secure.colluders`: a fraction of the sites or, without sites, of a cohort.
+    """Returns `secure.colluders`: with sites, `--colluders` divided by the number of sites.
 
-    None if `--colluders` is not given.
+    Without sites, `--colluders` is already a fraction of a cohort. None if it is not given.
     """
     if question.colluders is None or not question.sites:
         return question.colluders
@@ -105,7 +105,7 @@ def _refuse_colluders_that_are_no_sites(question: CalibrationQuestion) -> None:
 
 
 def _instead_of_part(part: float, sites: int) -> str:
-    """Returns advice for a number `part` of colluding sites that is not an integer."""
+    """Returns advice if `--colluders` is `part`, which is no number of sites below `sites`."""
     if 0 < part < 1 and (count := whole_sites(part, sites)) < sites:
         return f"use {count}, which is secure.colluders = {part:g} of {sites} sites"
     return f"use an integer from 1 to {sites - 1}"
@@ -171,7 +171,10 @@ def solved_config_of(question: CalibrationQuestion) -> Config:
 
 
 def _clients(question: CalibrationQuestion) -> int:
-    """Returns the population, rounded down to a positive multiple of `separation` or `slots`."""
+    """Returns the population (1 if it is not given), as a number that the sampler can divide.
+
+    It is rounded down to a positive multiple of `separation` or `slots`, if the sampler uses one.
+    """
     apart = (getattr(question, question.spacing) or 1) if question.spaced else 1
     return max(apart, (question.population or 1) // apart * apart)
 
@@ -202,14 +205,14 @@ def guarantee_of(question: CalibrationQuestion) -> Guarantee:
 
 
 def mechanism_of(question: CalibrationQuestion) -> Mechanism:
-    """Returns the mechanism that `question` names, outside of a run."""
+    """Returns the mechanism that `question` names, with default keys except for `bands`."""
     bands = {"bands": question.bands} if question.bands else {}
     mechanism: Mechanism = find("mechanism", question.mechanism, "--mechanism")(**bands)
     return mechanism
 
 
 def _witness_of(question: CalibrationQuestion, rate: float) -> Witness:
-    """Returns the sampling rule for integer numbers of clients with the ratio `rate`."""
+    """Returns the sampling rule for integers, cohort size and clients, with the ratio `rate`."""
     quotient = Fraction(rate).limit_denominator(_MOST_CLIENTS)
     sampler = find("sampler", question.sampler, "--sampler")(size=quotient.numerator)
     witness: Witness = sampler.witness(0, quotient.denominator)
@@ -262,12 +265,12 @@ def _refuse_numbers_of_other_mechanisms(question: CalibrationQuestion) -> None:
 
 
 def _fields(question: CalibrationQuestion) -> set[str]:
-    """Returns the names of the mechanism's own keys."""
+    """Returns the names of the mechanism's keys."""
     return {*find("mechanism", question.mechanism, "--mechanism").model_fields}
 
 
 def _refuse_ignored(question: CalibrationQuestion) -> None:
-    """Raises `Refused` for flags of sampling that the sampler does not use here."""
+    """Raises `Refused` for flags of sampling without effect for this sampler and mechanism."""
     given = {
         "--population": question.population,
         "--cohort": question.cohort,

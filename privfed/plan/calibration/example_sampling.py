@@ -45,7 +45,7 @@ _FAR = 2.0
 
 @dataclass(frozen=True)
 class SampledGroups:
-    """The noise of ELS or ULS with up to `examples` examples of a client.
+    """The noise of example-level (ELS) or user-level sampling (ULS), for G examples of a client.
 
     Attributes:
       examples: number G of examples of a client: in the training data (ELS), or in a round (ULS).
@@ -71,12 +71,12 @@ class SamplingComparison:
 
     @property
     def best_els(self) -> SampledGroups:
-        """The number of examples per client, and its figures, at which ELS has the least noise."""
+        """The result for ELS with the least noise."""
         return min(self.els, key=lambda each: each.noise)
 
     @property
     def best_uls(self) -> SampledGroups:
-        """The number of examples per client, and its figures, at which ULS has the least noise."""
+        """The result for ULS with the least noise."""
         return min(self.uls, key=lambda each: each.noise)
 
     @property
@@ -93,9 +93,9 @@ class SamplingComparison:
 
     @property
     def break_even(self) -> float | None:
-        """The gradient ratio below which a ULS with averaged examples has less noise than ELS.
+        """The gradient ratio below which some ULS with G > 1 has less noise than the best ELS.
 
-        None if there is no such ratio.
+        At most 1; None if there is no such ratio.
         """
         least = self.best_els.noise_multiplier
         squares = [
@@ -132,7 +132,7 @@ def asks_for_sampling(question: CalibrationQuestion) -> bool:
 
 
 def gradient_ratio(question: CalibrationQuestion) -> float:
-    """Returns the norm of a client's average gradient divided by an example's; 1 by default."""
+    """Returns the norm of a client's average gradient divided by an example's; 1 if not given."""
     return 1.0 if question.gradient_ratio is None else question.gradient_ratio
 
 
@@ -143,8 +143,8 @@ def compare_sampling(question: CalibrationQuestion) -> SamplingComparison:
       question: the budget, the rounds, and the numbers of clients and examples.
 
     Returns:
-      The noise of both. Groups of examples for which ULS has far more noise than for smaller groups
-      are left out.
+      The noise of both. ULS is solved up to the batch size at most, and not beyond the first number
+      of examples with more than `_FAR` times the least noise before it.
 
     Raises:
       Refused: for a missing number, a flag without effect, a batch with more examples than there
@@ -167,9 +167,9 @@ def compare_sampling(question: CalibrationQuestion) -> SamplingComparison:
 
 
 def _groups(population: int, batch: int, examples: int) -> list[int]:
-    """Returns group sizes with rates up to 1: the smallest, powers of two, and `examples`.
+    """Returns group sizes with rates up to 1, ascending, at most `examples`.
 
-    None exceeds `examples`.
+    They are the smallest such size, the powers of two above it, and `examples`.
     """
     least = -(-batch // population)
     powers = [2**power for power in range(examples.bit_length())]

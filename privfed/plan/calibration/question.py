@@ -196,7 +196,7 @@ class CalibrationQuestion:
 
     @property
     def spacing(self) -> str:
-        """The sampler's key for the rounds in which a client takes part once; "" if none."""
+        """The name of the sampler's key for the rounds in which a client is sampled once, or ""."""
         return next((each for each in _SPACINGS if each in self.sampler_class.constants), "")
 
     @property
@@ -206,7 +206,9 @@ class CalibrationQuestion:
 
     @property
     def in_bands(self) -> bool:
-        """Whether the sampler has groups, and the mechanism bands that depend on their number."""
+        """Whether the sampler can divide clients into public groups (`allocation` can, `cyclic`
+        cannot), and the mechanism's number of bands depends on that of the groups.
+        """
         from privfed.privacy.noise_on_model import InBands
         from privfed.sampling.cohort import InGroups
 
@@ -226,7 +228,11 @@ class CalibrationQuestion:
 
     @property
     def draw_is_given(self) -> bool:
-        """Whether the numbers of the sampler are given, so that none is to be solved for."""
+        """Whether the expected cohort need not be solved for.
+
+        True if `cohort`, `sampling_rate`, `separation` or `slots` is given, if the sampler has no
+        such number, or if sampling does not affect epsilon.
+        """
         solvable = _SOLVABLE & {*self.sampler_class.constants}
         given = self.cohort or self.sampling_rate or self.separation or self.slots
         return bool(given or not solvable or self.draw_is_irrelevant)

@@ -197,7 +197,7 @@ def _cohort(question: CalibrationQuestion, population: int) -> int:
 
 
 def _spaced(question: CalibrationQuestion, rounds: int) -> CalibrationQuestion:
-    """Returns `question` with a spacing at which a client takes part once in `rounds` rounds."""
+    """Returns `question` with `rounds` as its `slots` or `separation`."""
     if question.spacing == "slots":
         return replace(question, slots=rounds)
     return replace(question, separation=rounds)
@@ -276,7 +276,7 @@ def _variants(
 
 
 def _doubled_cohort(question: CalibrationQuestion) -> Iterator[tuple[str, CalibrationQuestion]]:
-    """Yields the question with twice the rate, or with twice the cohort and twice the cap."""
+    """Yields the question with twice the rate, or with twice the cohort and cap; else nothing."""
     if question.sampling_rate is not None:
         yield "2x the cohort", replace(question, sampling_rate=2 * question.sampling_rate)
     elif question.cohort is not None:

@@ -77,7 +77,7 @@ def _states_weighed_by_examples(config: Config) -> Iterator[str]:
 
 
 def most_steps(config: Config) -> int:
-    """Returns the largest number of local steps in a round; 0 if it depends on the examples."""
+    """Returns the largest number of local steps in a round; 0 if it depends on clients' data."""
     if config.example_privacy:
         return config.example_privacy.steps(config.client.epochs)
     return config.client.steps
@@ -98,7 +98,7 @@ def objective_refusals(config: Config) -> Iterator[str]:
 
 
 def _models_not_at_the_server(config: Config) -> Iterator[str]:
-    """Yields a refusal of a server step after which the run's model equals no broadcast model."""
+    """Yields a refusal of a server step that is not plain, if the objective needs a plain one."""
     if config.objective.server_step == "only_plain" and not adds_updates(config):
         rate = getattr(config.optimizer, "lr", None)
         at_rate = "" if rate is None else f"server.lr = {rate!r}, "
@@ -175,7 +175,7 @@ def averages_statistics(objective: Objective) -> bool:
 
 
 def _attackers_on_their_own_way(config: Config) -> Iterator[str]:
-    """Yields a refusal of attackers that steer the model unless one complete model is broadcast."""
+    """Yields a refusal of steering attacks if the broadcast model is partial or one of several."""
     if not (config.has_attackers and config.attack.steers):
         return
     attack = f"attack.name is {config.names['attack']!r}, which steers the broadcast model"
@@ -187,7 +187,7 @@ def _attackers_on_their_own_way(config: Config) -> Iterator[str]:
 
 
 def _epochs_of_what_stays(config: Config) -> Iterator[str]:
-    """Yields a refusal of `client.local_epochs` if no epochs train the model's local part alone."""
+    """Yields a refusal of local epochs without a local part, shared epochs or a plain objective."""
     count, client = config.client.local_epochs, config.client
     if not count:
         return
@@ -230,7 +230,7 @@ def no_stragglers_to_drop(config: Config) -> Iterator[str]:
 
 
 def rates_of_zero(config: Config) -> Iterator[str]:
-    """Yields a refusal of a schedule that ends at rate 0. Raises a schedule's own errors."""
+    """Yields a refusal of schedules with rate 0 in the last round. Raises their own errors."""
     schedules = {"client": config.client_schedule, "server": config.server_schedule}
     for section, schedule in schedules.items():
         if [schedule.factor(round) for round in range(1, config.run.rounds + 1)][-1] == 0.0:
@@ -252,7 +252,7 @@ def attack_refusals(config: Config) -> Iterator[str]:
 
 
 def _attackers_without_attack(config: Config) -> Iterator[str]:
-    """Yields a refusal of an attack without attackers, the reverse, or undeclared hooks."""
+    """Yields a refusal of an attack without attackers, the reverse, or hooks not declared by it."""
     name, attackers = config.names["attack"], config.attackers
     fraction, given = attackers.fraction, "fraction" in attackers.model_fields_set
     acts = config.attack.acts or attackers.false_claims
@@ -278,7 +278,7 @@ def _attackers_without_attack(config: Config) -> Iterator[str]:
 
 
 def _false_claims(config: Config) -> Iterator[str]:
-    """Yields the keys of false claims by attackers, with their values."""
+    """Yields the key and value of each false claim by attackers: of their weight or clip count."""
     if config.attackers.weight != 1.0:
         yield f"attack.weight {config.attackers.weight:g}"
     if config.attackers.clip_count != "true":

@@ -145,7 +145,7 @@ def _weights_bounded_for_nothing(choice: _Choice) -> Iterator[str]:
 
 
 def _terms_under_an_adaptive_clip(choice: _Choice) -> Iterator[str]:
-    """Yields a refusal of an adaptive clipping norm if the rule's terms have a fixed bound."""
+    """Yields a refusal of an adaptive clipping norm with a rule by sums other than a plain sum."""
     if choice.by_sums and not choice.plain and choice.config.mechanism.adaptive:
         yield (
             "privacy.adaptive_clip is true, so the clip changes between rounds, but the terms of "

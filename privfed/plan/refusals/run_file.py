@@ -11,7 +11,7 @@ from privfed.sampling.evaluation_rounds import independent_draw
 
 
 def ledger_heads_that_can_be_remade(config: Config) -> Iterator[str]:
-    """Yields a refusal of `run.heads` in a seeded run, whose seed can reproduce the ledger."""
+    """Yields a refusal of `run.heads` in a seeded run, which can reproduce a shorter ledger."""
     if config.run.heads and config.run.randomness == "seeded":
         yield (
             f"run.heads is {config.run.heads}, which protects a ledger against truncation, but the "
@@ -30,7 +30,7 @@ def measured_precision_of_a_seeded_run(config: Config) -> Iterator[str]:
 
 
 def measures_lost_on_resume(config: Config) -> Iterator[str]:
-    """Yields a refusal of summed measures that a resume between evaluations would partly lose."""
+    """Yields a refusal of summed simulation metrics that a resume would partly lose."""
     run = config.run
     if run.simulation_metrics and run.checkpoint_every % run.evaluate_every:
         yield (
@@ -42,7 +42,7 @@ def measures_lost_on_resume(config: Config) -> Iterator[str]:
 
 
 def evaluation_refusals(config: Config) -> Iterator[str]:
-    """Yields every reason why clients cannot evaluate, or a metric may not stop the run early."""
+    """Yields every reason why clients cannot evaluate, or a metric cannot stop the run early."""
     if config.evaluation.by == "clients":
         yield from _end_without_evaluation(config)
         yield from _chosen_size(config)
@@ -100,7 +100,7 @@ def _untested_canaries(config: Config) -> Iterator[str]:
 
 
 def _charged_in_advance(config: Config) -> Iterator[str]:
-    """Yields a refusal if remote sites share clients, since they charge all rounds as training."""
+    """Yields a refusal if remote sites share clients: such sites charge all rounds as training."""
     if config.at_remote_sites and config.data.sites_per_client > 1:
         yield (
             f"data.sites_per_client is {config.data.sites_per_client}, so with data.site_partition "
@@ -110,7 +110,7 @@ def _charged_in_advance(config: Config) -> Iterator[str]:
 
 
 def _scores_personal_models(objective: Objective) -> bool:
-    """Whether clients have personal models that need no measurements at broadcast models."""
+    """Whether the objective `personalises` models without `measures` at broadcast models."""
     return objective.personalises and not objective.measures
 
 

@@ -81,8 +81,8 @@ def _wrong_number(config: Config, canaries: str) -> Iterator[str]:
 
 
 def _unknown_places(config: Config, canaries: str) -> Iterator[str]:
-    """Yields a refusal of canaries that would displace clients, if the sampler's event has no
-    proof for that.
+    """Yields a refusal of canaries that would take clients' places in a cohort, if the sampler's
+    event has no proof for that.
     """
     sampler = config.sampler
     witness = sampler.witness(0, config.data.clients)
@@ -216,7 +216,7 @@ def secret_slots(config: Config) -> Iterator[str]:
 
 
 def release_of_draw(config: Config) -> object:
-    """Returns a Gaussian mechanism's release on sampled cohorts; None if refused or unproven."""
+    """Returns the sampler's release for Gaussian noise, or None if it is refused or unproven."""
     try:
         return config.sampler.witness(0, config.data.clients).release
     except Refused:

@@ -146,7 +146,7 @@ def site_refusals(config: Config) -> Iterator[str]:
 
 
 def _sites_that_are_none(config: Config) -> Iterator[str]:
-    """Yields a refusal of sites as parties of sums if there are no sites, or no sum has parties."""
+    """Yields a refusal of sites as parties without sites, or without secure sum or local noise."""
     if config.secure.parties != "sites" or config.by_sites:
         return
     if not config.data.sites:

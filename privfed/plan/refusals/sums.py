@@ -185,7 +185,9 @@ def _noise_of_other_rounds(config: Config) -> Iterator[str]:
 
 
 def _two_exchanges(config: Config) -> Iterator[str]:
-    """Yields a refusal of two messages per update (`exchanges`) if another part supports one."""
+    """Yields a refusal of compression with two messages per update (`exchanges`) if another part
+    supports one.
+    """
     if config.compression.exchanges == 1:
         return
     try:

@@ -34,7 +34,7 @@ def over_groups(
       network: the model.
       params: its parameters, shape [d].
       examples: labelled examples.
-      column: the column that defines groups; the result is empty without one.
+      column: the column that defines groups; "": none, and the result is empty.
 
     Returns:
       Measures by name.

@@ -42,7 +42,7 @@ class Divergence:
 
     @property
     def established(self) -> bool:
-        """Whether divergence is established: by three evaluations, or by a non-finite loss."""
+        """Whether there is divergence: three evaluations in succession, or a non-finite loss."""
         return self.evaluations >= _PATIENCE or not math.isfinite(self.loss)
 
     def sentence(self, private: bool) -> str:
@@ -74,9 +74,10 @@ _BATCH_SIZE = 1024
 
 
 class Baseline:
-    """The baseline of a run on its public test set, and the run's divergence from it.
+    """Compares a run's loss on its public test set with that of the best constant prediction.
 
-    Labels may change between rounds, and then the best constant prediction changes too.
+    Detects if the run stays worse. Labels may change between rounds, and then the best constant
+    prediction changes too.
     """
 
     def __init__(self, loss: Loss) -> None:
@@ -93,12 +94,12 @@ class Baseline:
         return self._measures
 
     def go_on(self, losses: Mapping[int, float], examples: Examples) -> None:
-        """Restores the counts of an interrupted run from the losses of its evaluations by round."""
+        """Counts the evaluations of an interrupted run again, from their losses by round."""
         for round, loss in losses.items():
             self.divergence = self.divergence.after(round, loss, self.on(examples)["loss"])
 
     def judge(self, round: int, loss: float, examples: Examples) -> bool:
-        """Adds an evaluation; returns whether divergence is established and not yet reported."""
+        """Adds an evaluation; returns whether divergence is established, the first time only."""
         self.divergence = self.divergence.after(round, loss, self.on(examples)["loss"])
         new = self.divergence.established and not self._warned
         self._warned |= new

@@ -84,15 +84,15 @@ def evaluate_by_clients(
     Args:
       run: directory of the run.
       epsilon: epsilon of this release alone; None for a run without privacy.
-      keys: keys of [evaluation].
+      keys: keys of [evaluation] to change.
 
     Returns:
       The released measures, and the run's spending afterwards.
 
     Raises:
       Refused: before any charge, if another run counts this run, if this run was interrupted, if
-        `epsilon` does not suit the run, or if the evaluation has no proof; after the charge, if the
-        sum aborts.
+        `epsilon` is missing or has no use, or if the evaluation has no proof; after the charge, if
+        the sum aborts.
     """
     directory = RunDirectory.open(run)
     with directory.locked():
@@ -108,7 +108,9 @@ def evaluate_by_clients(
 def for_one_evaluation(setup: Setup, epsilon: float | None, keys: Mapping[str, Any]) -> Setup:
     """Returns the setup for one more round of a run, in which clients evaluate.
 
-    Raises `Refused` if such a round cannot be added to a run that has begun.
+    Raises `Refused` unless `epsilon` is given for private runs and only for these, and for a run to
+    which no evaluation can be added: private tuning chose it, noise is distributed, sites are
+    remote, or the sampler or mechanism depends on earlier rounds.
     """
     config = setup.plan.config
     if config.mechanism.private == (epsilon is None):

@@ -28,8 +28,8 @@ _BATCH_SIZE = 64
 def measure_clients(trainer: LocalTrainer, params: Tensor) -> dict[str, Any]:
     """Heterogeneity, dissimilarity, training loss, and the distribution of scores over clients.
 
-    The values are by name, at the model `params` `[d]`. The result is empty if no client has
-    examples.
+    The values are by name, at the model `params` `[d]`, over the clients that have examples. The
+    result is empty if no client has any.
     """
     federation = trainer.federation
     every = np.arange(federation.clients)
@@ -52,7 +52,7 @@ def _loss(network: Network, federation: Federation, params: Tensor) -> float:
 
 
 def gradients(trainer: LocalTrainer, params: Tensor, holders: Indices) -> dict[str, float]:
-    """Heterogeneity and dissimilarity at `params` `[d]`, over clients `holders` `[n]`."""
+    """Heterogeneity and dissimilarity (see the module) at `params` `[d]`, over `holders` `[n]`."""
     sizes = trainer.federation.sizes(holders)
     shares = torch.from_numpy(sizes / sizes.sum())
     mean, squares = torch.zeros(len(params), dtype=torch.float64, device=params.device), 0.0

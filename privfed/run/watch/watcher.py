@@ -18,7 +18,7 @@ METHODS = ("choosing", "before", "after_round", "aborted", "after")
 
 
 def is_nominal(plan: Plan) -> bool:
-    """Whether the ε of a run is nominal: the run is a simulation, or has no guarantee."""
+    """Whether the ε of a run is nominal: the run is a simulation, or its charges are `void`."""
     return bool(plan.simulation or plan.void)
 
 
@@ -38,7 +38,7 @@ class Watcher(Part):
 
 
 class OwnWatcher(Watcher):
-    """A user's own `module:name`: a class of observers, or a function that returns one."""
+    """A user's `module:name` in `run.watch`: a class or function that returns an observer."""
 
     function: ClassVar[Callable[[], Any]]
 
