@@ -32,7 +32,7 @@ _MOST = 100
 
 
 class _Decision(BaseModel):
-    """The content of `<digest>.json`; `until` is in seconds since 1970."""
+    """The content of `<digest>.json`; an approval ends at `until`, in seconds since 1970."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -48,7 +48,7 @@ class Approval(Encoded):
       digest: the run's digest (`approval_digest`), 64 hexadecimal digits.
       decision: "pending", "approved", "declined", or "expired" for an approval that has ended.
       declared: time of the first declaration to this site; empty before. Times are ISO 8601, UTC.
-      until: end of the approval; empty without one.
+      until: end of the approval; empty if the run is pending or declined.
       run_file: path of the run file, which exists once the run was declared.
     """
 
@@ -61,12 +61,12 @@ class Approval(Encoded):
 
 @dataclass(frozen=True)
 class Approvals:
-    """The decisions about runs in the directory `folder`, which may be absent."""
+    """The decisions about runs in the directory `folder`; none if there is no such directory."""
 
     folder: Path
 
     def of(self, digest: str) -> Approval:
-        """Returns the decision about a run; a run without one is pending.
+        """Returns the decision about a run; a run without a recorded one is pending.
 
         Raises:
           Refused: if the file of the decision is invalid.
@@ -91,7 +91,7 @@ class Approvals:
         )
 
     def record(self, digest: str, run_file: str) -> None:
-        """Stores the run file of a declared run; does nothing if it, or 100 others, are stored."""
+        """Stores the run file of a declared run, unless it is stored, or 100 run files are."""
         if len(list(self.folder.glob("*.toml"))) < _MOST:
             make_folder(self.folder, 0o700)
             with suppress(FileExistsError):
@@ -106,9 +106,9 @@ class Approvals:
         """Records a decision, and returns the digest of its run.
 
         Args:
-          digest: the digest of a run, or at least its first 8 digits if the run was declared.
+          digest: the digest of a run, or at least its first 8 digits if `all` yields the run.
           decision: the decision.
-          days: days until an approval ends; 0 for a run that is declined.
+          days: days until an approval ends; an approval of 0 days has ended. 0 for a declined run.
 
         Raises:
           Refused: if `digest` identifies no run, or several runs.
@@ -136,7 +136,7 @@ def approval_digest(run_file: str, model_file: str) -> str:
     """Returns the digest of a run that a person approves.
 
     Args:
-      run_file: the run file, as the site resolves it.
+      run_file: text of the run file, with the keys that the site sets itself (`site_config`).
       model_file: digest of the file of an external model; empty for a built-in model.
     """
     return hashlib.sha256(f"{model_file}\n{run_file}".encode()).hexdigest()

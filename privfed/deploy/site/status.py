@@ -62,15 +62,15 @@ class SiteStatus(Encoded):
       federation: name of the federation.
       population: name of the site's population.
       agent: "answers"; "busy" if it has not answered in time, as while it trains; or "down".
-      epsilon: epsilon of all receipts, at `delta`.
+      epsilon: epsilon of all receipts, at `delta`; infinite if no bound is known.
       budget: the largest epsilon that the policy allows.
       delta: the policy's delta.
       runs: number of runs that the site has answered.
       answers: number of exchanges that it has answered.
       last_run: hash that identifies the last run; empty if there is none.
       last_round: last round of that run that the site answered; 0 if there is none.
-      last_answer: time of the last receipt, in seconds since 1970; 0 if there is none.
-      pending: number of runs that wait for approval by hand.
+      last_answer: time of the receipts' last change, in seconds since 1970; 0 if there is none.
+      pending: number of declared runs without a decision.
       declined: number of declined messages, by code.
     """
 
@@ -91,7 +91,7 @@ class SiteStatus(Encoded):
 
     @property
     def up(self) -> bool:
-        """Whether an agent serves the site."""
+        """Whether `agent` is not "down"."""
         return self.agent != "down"
 
     def prometheus(self) -> str:
@@ -158,7 +158,10 @@ def site_status(folder: SiteFolder, seconds: float) -> SiteStatus:
 
 
 def _agent(folder: SiteFolder, seconds: float) -> str:
-    """Returns whether the agent "answers", is "busy", or is "down"."""
+    """Returns "answers", "busy" (no answer within `seconds`) or "down".
+
+    An agent is down if no process holds the folder, or if its socket cannot be reached.
+    """
     if not is_held(folder.path):
         return "down"
     try:
