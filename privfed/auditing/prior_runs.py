@@ -41,8 +41,8 @@ def priors(config: Config) -> Priors:
 
     Raises:
       Refused: if a path is not a run, or the run is still in progress, broken, without guarantee,
-        a simulation (unless the new run is seeded), or over another population. Runs
-        that cannot be composed are never left out silently.
+        a simulation (unless the new run is seeded), or over another population. Runs that cannot be
+        composed are never left out silently.
     """
     named: dict[tuple[str, str], Prior] = {}
     before: dict[tuple[str, str], Prior] = {}

@@ -66,10 +66,10 @@ class Admission:
         self.receipts.charged(receipt, self.limit(), rounds)
 
     def refuse_spent(self) -> None:
-        """Raises `Declined` if the site would decline the run's next round, as over its budget.
+        """Raises `Declined` if the site would decline the run's next round, or cannot afford it.
 
-        Does nothing after the last round. This is called when a run is declared, so that
-        the coordinator charges no round that this site would decline.
+        Does nothing after the last round. This is called when a run is declared, so that the
+        coordinator charges no round that this site would decline.
         """
         last, rounds = self.receipts.last(self.run), self.setup.plan.config.run.rounds
         following, nothing = last.round + 1 if last else 1, "0" * 64

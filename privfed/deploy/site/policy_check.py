@@ -134,7 +134,10 @@ def _protocol(request: _Request) -> Reasons:
 
 
 def _mechanism(request: _Request) -> Reasons:
-    """Refuses mechanisms that the policy does not list; the reason warns of central noise."""
+    """Refuses mechanisms that the policy does not list.
+
+    With central noise the reason adds that the server sees sums.
+    """
     allowed, name = request.policy.require.mechanisms, request.name("mechanism")
     if name not in allowed:
         text = _not_listed("privacy.mechanism", name, "require.mechanisms", allowed)

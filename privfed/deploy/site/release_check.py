@@ -33,7 +33,7 @@ class StatesRelease(Protocol):
 
 
 def purpose_of(config: Config) -> str:
-    """Returns the policies' name of the release that the run's rounds make without evaluation.
+    """Returns the policies' name of the release that rounds without evaluation make.
 
     This is the `purpose` of a source that states its release, else "training".
     """

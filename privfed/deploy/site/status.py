@@ -69,7 +69,7 @@ class SiteStatus(Encoded):
       answers: number of exchanges that it has answered.
       last_run: hash that identifies the last run; empty if there is none.
       last_round: last round of that run that the site answered; 0 if there is none.
-      last_answer: time of the receipts' last change, in seconds since 1970; 0 if there is none.
+      last_answer: time of the receipts' last change, in seconds since 1970; 0 without runs.
       pending: number of declared runs without a decision.
       declined: number of declined messages, by code.
     """
@@ -91,7 +91,7 @@ class SiteStatus(Encoded):
 
     @property
     def up(self) -> bool:
-        """Whether `agent` is not "down"."""
+        """Whether an agent serves the site: `agent` is not "down"."""
         return self.agent != "down"
 
     def prometheus(self) -> str:
