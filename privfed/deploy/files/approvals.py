@@ -91,7 +91,7 @@ class Approvals:
         )
 
     def record(self, digest: str, run_file: str) -> None:
-        """Stores the run file of a declared run, unless it is stored, or 100 run files are."""
+        """Stores the run file of a declared run; does nothing if it, or 100 others, are stored."""
         if len(list(self.folder.glob("*.toml"))) < _MOST:
             make_folder(self.folder, 0o700)
             with suppress(FileExistsError):
@@ -136,7 +136,7 @@ def approval_digest(run_file: str, model_file: str) -> str:
     """Returns the digest of a run that a person approves.
 
     Args:
-      run_file: text of the run file, with the keys that the site sets itself (`site_config`).
+      run_file: the run file, as the site resolves it.
       model_file: digest of the file of an external model; empty for a built-in model.
     """
     return hashlib.sha256(f"{model_file}\n{run_file}".encode()).hexdigest()
