@@ -17,7 +17,7 @@ from privfed.store.kept_heads import HeadsCheck
 
 
 def has_later_charges(run: Mapping[str, Any]) -> bool:
-    """Whether the ledger at the stated path is that of the stated run, and has another head.
+    """Whether the ledger at the stated path is that of the stated run, but has another head.
 
     False if the ledger cannot be read.
 
@@ -32,7 +32,7 @@ def has_later_charges(run: Mapping[str, Any]) -> bool:
 
 
 def uncounted_charges(terms: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a text for each earlier run in `terms` that was charged again after it was counted."""
+    """Yields a text for each run in `terms["prior"]` that `has_later_charges`."""
     for run in terms.get("prior", []):
         if has_later_charges(run):
             yield (
@@ -54,9 +54,9 @@ _CANARY_FIGURES = (
 class RunAudit:
     """The guarantees that a run directory proves.
 
-    If the ledger is broken or contradicted, `guarantee` is None and epsilon infinite. If only a
-    summary or a metric claims less than the ledger spent, `problems` states this next to the true
-    guarantee.
+    If the ledger is broken or contradicted, `guarantee` is None and epsilon infinite. If only
+    claims in other files are below the ledger's spending, `problems` states this, and `guarantee`
+    is that of the ledger.
 
     Attributes:
       path: the run directory.
@@ -65,10 +65,10 @@ class RunAudit:
       alone: the guarantee of this run's charges only.
       charges: number of charges (charged rounds) of this run.
       terms: the terms in the ledger's first line.
-      noise_multiplier: the noise multiplier; None without noise, or if rounds have different
-        events.
-      sampling_rate: the sampling rate; None if clients are not sampled, or if rounds have different
-        events.
+      noise_multiplier: the noise multiplier; None without noise or charges, or if rounds have
+        different events.
+      sampling_rate: the sampling rate; None if clients are not sampled or nothing was charged, or
+        if rounds have different events.
       problems: contradictions that the audit found.
       examples: the guarantee of DP-SGD for one example of a silo; None if the run has none.
       other: the guarantee of distributed noise against the party for which the budget is not
@@ -103,7 +103,7 @@ class RunAudit:
 
     @property
     def accountants(self) -> Mapping[str, float | None]:
-        """Epsilon by accountant, with cross-checks; None for an accountant without a bound."""
+        """Epsilon by accountant, including `opinions`; None for an accountant without a bound."""
         return {**(self.guarantee.by_accountant if self.guarantee else {}), **self.opinions}
 
     @property

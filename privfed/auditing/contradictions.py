@@ -18,7 +18,7 @@ _TERMS = frozenset({"unit", "relation", "sampler", "delta", "accountant", "confi
 
 
 def file_contradictions(record: RunRecord) -> list[str]:
-    """Returns texts on contradictions between the ledger and the run directory's other files."""
+    """Returns a text for each contradiction between the ledger and the run's other files."""
     ledger, head = record.ledger, record.checkpoint_head
     if not ledger.opened:
         return [f"{ledger.path} is empty: it states no guarantee"]
@@ -51,8 +51,8 @@ def lower_claims(record: RunRecord) -> Iterator[str]:
     """Yields a text for each claimed epsilon that is below that of the ledger's charges.
 
     The claims are those of the summary and of the last metrics line; the charges are those up to
-    the same round. A claim that cannot be read, or states other terms than the ledger, is a problem
-    as well.
+    the same round. Also yields a text for a claim that cannot be read, or that states other terms
+    than the ledger.
     """
     for path, claim in record.claims:
         try:
@@ -97,7 +97,11 @@ def lower_other_claims(
 def _lower_guarantees(
     path: Path, claim: Mapping[str, Any], key: str, bound: Guarantee | None
 ) -> Iterator[str]:
-    """Yields a text for each guarantee in `claim` below `bound` with the same value of `key`."""
+    """Yields a text for each guarantee in `claim` whose epsilon is below that of `bound`.
+
+    Guarantees whose field `key` ("unit" or "against") differs from that of `bound` are skipped;
+    all are if `bound` is None.
+    """
     for stated in claim.get("guarantees", []):
         if bound is None or stated.get(key) != getattr(bound, key):
             continue
@@ -106,7 +110,11 @@ def _lower_guarantees(
 
 
 def _spending_at_claim(claim: Mapping[str, Any], ledger: Ledger) -> Guarantee:
-    """Returns the guarantee of the charges up to the round or charge to which `claim` refers."""
+    """Returns the guarantee of the charges that `claim` covers.
+
+    These are the earlier runs' and the first ones, as many as its "charges" states; without that
+    key, those up to its "round", inclusive.
+    """
     if "charges" in claim:
         rounds = [charge.round for charge in ledger.charges][: int(claim["charges"])]
         last = max(rounds, default=0)

@@ -55,7 +55,7 @@ def gaussian_rounds(noise_multiplier: float, rate: float, rounds: int) -> tuple[
 
 @dataclass(frozen=True)
 class FunctionClaim:
-    """The claimed `points` (epsilon, delta) of a profile; `epsilon` is claimed at `delta`."""
+    """Claimed `points` (epsilon, delta); `epsilon` is infinite if no point is at `delta`."""
 
     points: tuple[Claim, ...]
     epsilon: float

@@ -39,8 +39,10 @@ class JointAudit:
       bound: the guarantee for a client over all `runs` and `earlier` runs; None if there are
         `problems`.
       problems: contradictions that the audits found.
-      examples: the joint guarantee for one example of a silo.
-      other: the joint guarantee against the party for which the budget is not enforced.
+      examples: the joint guarantee for one example of a silo; None if no run states one, or there
+        are `problems`.
+      other: the joint guarantee against the party for which the budget is not enforced; None if
+        there is no such party, or there are `problems`.
     """
 
     runs: tuple[RunAudit, ...]
@@ -89,8 +91,9 @@ def audit_together(paths: Sequence[Path], accountant: str | None = None) -> Join
       accountant: rdp, pld or tightest; None: tightest.
 
     Raises:
-      Refused: if the accountant is unknown, or the runs have different populations or incompatible
-        guarantees, so that no epsilon covers one client over all of them.
+      Refused: if the accountant is unknown, a run has no guarantee or is named twice (by a copy),
+        or the runs have different populations or incompatible guarantees, so that no epsilon covers
+        one client over all of them.
     """
     if accountant is not None and accountant not in CHOICES:
         raise Refused(
@@ -134,7 +137,11 @@ def audit_together(paths: Sequence[Path], accountant: str | None = None) -> Join
 
 
 def _charged(run: Prior, assumed: Assumed, culprits: int) -> Prior:
-    """Returns `run` with its charges under the joint assumptions, or raises `Refused`."""
+    """Returns `run` with its charges under the joint assumptions `assumed`.
+
+    The `culprits` parties that `run` proved Byzantine never count as honest. Raises `Refused` if
+    no bound under these assumptions is known.
+    """
     try:
         return run.under(assumed.with_detected_byzantine(culprits) if culprits else assumed)
     except Incomposable as error:
@@ -144,7 +151,7 @@ def _charged(run: Prior, assumed: Assumed, culprits: int) -> Prior:
 def _toward(run: Prior, party: str | None) -> Prior:
     """Returns `run` with the charges against `party`, against which the first run's epsilon holds.
 
-    Raises `Refused` if no ledger states these charges.
+    None is every party except a trusted server. Raises `Refused` if no ledger states these charges.
     """
     toward = run.toward(party)
     if toward is None:
@@ -156,7 +163,7 @@ def _toward(run: Prior, party: str | None) -> Prior:
 
 
 def _refuse_different_terms(audits: Sequence[RunAudit]) -> None:
-    """Raises `Refused` if two runs differ in their population or in the meaning of epsilon.
+    """Raises `Refused` if two runs differ in their population, unit, relation or delta.
 
     Runs against different parties may differ in the relation, because the composed charges are
     against one party.

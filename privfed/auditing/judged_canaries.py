@@ -75,7 +75,7 @@ class PipelineClaim:
           delta: delta of the stated point.
 
         Raises:
-          Refused: if no finite epsilon is claimed.
+          Refused: if an argument is out of range, or epsilon is infinite at `delta`.
         """
         event, count = gaussian_rounds(noise_multiplier, sampling_rate, rounds)
         points = list(claimed_profile({event: count}, delta))
@@ -229,7 +229,7 @@ def judge_releases(
 
     Raises:
       Broken: if the folder was changed since it was made.
-      Refused: if the models do not fit the canaries.
+      Refused: if the models cannot be read, do not fit the canaries, or the last equals the first.
     """
     declared = folder.manifest()
     folder.check_commitments()
@@ -295,7 +295,9 @@ def refutable(canaries: int, statistics: int, delta: float, gaussian: bool) -> f
 
 
 def _estimate(scores: Numbers, inclusion: NDArray[np.bool_], delta: float) -> float | None:
-    """Returns epsilon between Gaussians fitted to the scores; None for too few canaries.
+    """Returns epsilon between Gaussians fitted to the scores of heads and of tails.
+
+    None for fewer than 5 canaries with heads, or with tails.
 
     The method is that of Andrew et al. 2024, section 3, except that both Gaussians have the same
     standard deviation, pooled over both groups. If each had its own, these would differ by chance,

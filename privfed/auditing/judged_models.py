@@ -96,7 +96,7 @@ _LARGEST = 1e100
 def model_files(folder: Path) -> list[Path]:
     """Returns the model files in `folder`, in the order of the last number in their names.
 
-    Hidden files and files of other types (`_READERS`) are left out.
+    Hidden files, and files whose type is not in `_READERS`, are left out.
 
     Raises:
       Refused: if `folder` is no directory or has fewer than two models, or if a name has no number
@@ -176,7 +176,7 @@ def _read(path: Path) -> Numbers:
 
 
 def _refuse_bomb(path: Path) -> None:
-    """Raises `Refused` for an archive that would unpack to more than the free memory."""
+    """Raises `Refused` for a zip archive that would unpack to more than the free memory."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             size = sum(member.file_size for member in archive.infolist())

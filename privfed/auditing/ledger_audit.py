@@ -94,9 +94,9 @@ def other_of(ledger: Ledger, before: Priors, charges: int) -> Guarantee | None:
 def _noise_and_rate(spending: Spending) -> tuple[float | None, float | None]:
     """Returns the noise multiplier and the sampling rate if all rounds share one event.
 
-    Both are None if rounds have different events. The multiplier is also None without noise, and
-    the rate if clients are not sampled. The noise multiplier is the standard deviation of the noise
-    over the clipping norm.
+    Both are None if rounds have different events, or none was charged. The multiplier is also None
+    without noise, and the rate if clients are not sampled. The noise multiplier is the standard
+    deviation of the noise over the clipping norm.
     """
     if len(spending) != 1:
         return None, None

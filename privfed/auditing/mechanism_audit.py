@@ -72,12 +72,12 @@ def measured_noise(released: Numbers, algorithm: Algorithm, event: Event) -> tup
     """Returns the ratio of measured to charged noise, and a p-value of the ratio being 1 or more.
 
     The clients send nothing. In clipping norms, the noise of one exchange has a standard deviation
-    of at least z times the change by one client, times the root of the number of exchanges. The
-    root appears because the exchanges are charged together as one event. If a client's sites are
-    charged separately, their noises add up. If noise is correlated over rounds, the releases are
-    those of the first round. The p-value is the probability that Gaussian noise has such a small
-    sum of squares: chi-squared, with one degree of freedom less for each number's estimated mean.
-    With fewer than two releases that did not abort, the result is NaN and 1.
+    of at least the noise multiplier times the change by one client, times the root of the number of
+    exchanges. The root appears because the exchanges are charged together as one event. If a
+    client's sites are charged separately, their noises add up. If noise is correlated over rounds,
+    the releases are those of the first round. The p-value is the probability that Gaussian noise
+    has such a small sum of squares: chi-squared, with one degree of freedom less for each number's
+    estimated mean. With fewer than two releases that did not abort, the result is NaN and 1.
 
     Args:
       released: releases, shape `[n, k]`.
@@ -198,7 +198,7 @@ def audit_mechanism(config: Config, releases: int | None = None) -> MechanismAud
 
 
 def _examined(planned: Plan, releases: int | None) -> MechanismAudit:
-    """Returns the test of the rounds of the plan `planned`."""
+    """Returns the test of `planned`; `releases` is that of `audit_mechanism`."""
     (algorithm, scenarios), config = scenarios_of(planned), planned.config
     count = releases or _affordable(algorithm, scenarios)
     return examine(algorithm, scenarios, count, config.privacy.delta, config.audit.confidence)

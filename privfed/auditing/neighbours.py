@@ -94,7 +94,7 @@ class LastRelease:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Runs `algorithm` on two populations that are neighbours under `relation`."""
+    """Runs `algorithm` on two populations, neighbours under the adjacency `relation`."""
 
     algorithm: Algorithm
     relation: str
@@ -104,7 +104,8 @@ class Neighbours:
 
         Args:
           scenario: the clients' script.
-          member: includes the target; otherwise the population is the relation's other neighbour.
+          member: whether the target sends its row; otherwise, by relation, it is absent, or sends
+            zero or the opposite row.
           streams: the randomness of the rounds.
 
         Returns:
@@ -164,6 +165,6 @@ class Neighbours:
 
 
 def _assigned(rows: int, sites: int) -> Population:
-    """Returns a population of `rows` clients, the target first; `sites` (if not 0) take turns."""
+    """Returns a population of `rows` clients; client k is at site k modulo `sites`, if not 0."""
     population = Population.of(np.ones(rows, dtype=np.int64))
     return replace(population, sites=population.identities % sites) if sites else population

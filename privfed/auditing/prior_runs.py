@@ -40,9 +40,9 @@ def priors(config: Config) -> Priors:
       config: the configuration of the new run.
 
     Raises:
-      Refused: if a path is not a run, or the run is still in progress, broken, a simulation (unless
-        the new run is seeded), or over another population. Runs that cannot be composed are never
-        left out silently.
+      Refused: if a path is not a run, or the run is still in progress, broken, without guarantee,
+        a simulation (unless the new run is seeded), or over another population. Runs that cannot be
+        composed are never left out silently.
     """
     named: dict[tuple[str, str], Prior] = {}
     before: dict[tuple[str, str], Prior] = {}
@@ -106,7 +106,7 @@ def _party(config: Config) -> str | None:
 
 
 def _promises(config: Config) -> bool:
-    """Whether this run gives any privacy guarantee."""
+    """Whether the run's mechanism, or the mechanism of its clients, is private."""
     return bool(config.mechanism.private or config.client_mechanism.private)
 
 
@@ -178,7 +178,7 @@ def _refuse_resumed_priors(prior: Prior) -> None:
 
 
 def refuse_once_public(counted: Priors, federation: Federation) -> None:
-    """Raises `Refused` if a client to be covered was declared public by a `counted` run.
+    """Raises `Refused` if a client of `federation` was declared public by a `counted` run.
 
     A client whose data an earlier run published is not covered by any guarantee of this run.
     """
@@ -194,7 +194,7 @@ def refuse_once_public(counted: Priors, federation: Federation) -> None:
 
 
 def _disjoint(config: Config, runs: Iterable[Prior]) -> dict[str, str]:
-    """Returns the ids of the runs that `privacy.disjoint` names, by their paths.
+    """Returns, by path, the ids of the runs that `privacy.disjoint` names.
 
     Raises `Refused` for a path that is not a run, a run that is counted in `runs`, and a run over
     this run's population.
@@ -220,9 +220,10 @@ def _disjoint(config: Config, runs: Iterable[Prior]) -> dict[str, str]:
 
 
 def _refuse_uncounted_start(config: Config, counted: Priors, origin: Origin) -> None:
-    """Raises `Refused` if the initial model comes from the run `origin`, which is not counted.
+    """Raises `Refused` if the run `origin`, which trained the initial model, is not counted.
 
-    A model trained on the same population is a release about it, and has to be counted.
+    A model trained on this population, or on one that may share clients with it, is a release
+    about it. It has to be counted, unless `privacy.disjoint` names its run.
     """
     if origin.id in counted.disjoint.values() or not perhaps_same(config, origin.population):
         return

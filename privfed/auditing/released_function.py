@@ -47,7 +47,10 @@ class ReleasedFunction:
 
     @classmethod
     def of(cls, function: Any, name: str | None = None) -> ReleasedFunction:
-        """Wraps the callable `function`. Raises `Refused` for a class, or if it is not callable."""
+        """Wraps the callable `function`. Raises `Refused` for a class, or if it is not callable.
+
+        If `name` is None, it is the function's qualified name, or else the name of its class.
+        """
         name = name or str(getattr(function, "__qualname__", type(function).__qualname__))
         if not callable(function) or isinstance(function, type):
             raise Refused(
@@ -61,7 +64,8 @@ class ReleasedFunction:
     def profile(self) -> Callable[[float], float] | None:
         """The function's attribute `profile`, its claim: epsilon as a function of delta.
 
-        None if there is no such method. A call raises `Refused` if the method fails.
+        None if there is no such method. A call raises `Refused` if the method fails, or returns no
+        number of 0 or more.
         """
         profile = getattr(self.call, "profile", None)
         return self._claiming(profile) if callable(profile) else None

@@ -53,7 +53,8 @@ def opacus_epsilon(spending: Spending, delta: float, accountant: str) -> float |
       accountant: "opacus_rdp" or "opacus_prv".
 
     Returns:
-      Epsilon; infinite without noise; None if opacus has no accountant for one of the events.
+      Epsilon; infinite without noise; 0 without charges; None if opacus has no accountant for one
+      of the events.
 
     Raises:
       Refused: if opacus is not installed or fails.

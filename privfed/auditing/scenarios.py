@@ -54,7 +54,7 @@ from privfed.server.optimizer import NoStep
 
 
 class WithoutColluders(Arithmetic):
-    """The arithmetic of a sum over sites that omits the rows of sites numbered `honest` or more.
+    """The arithmetic of a sum over sites that omits the rows of sites from number `honest` on.
 
     These sites count as survivors.
     """
@@ -82,7 +82,8 @@ class WithoutColluders(Arithmetic):
 class SeenWithColluders(EncodedSummation):
     """Sums over sites, as a server that colludes with sites sees them.
 
-    The first `honest` sites neither drop out nor collude; the tolerated number of others drops out.
+    The first `honest` sites neither drop out nor collude. Sites from number `limits.minimum` on
+    drop out before they send a row.
     """
 
     @property
@@ -304,8 +305,8 @@ def _of_slots(
 ) -> list[Scenario]:
     """Returns scenarios of one round, one epoch and several epochs; the target acts in its slots.
 
-    The other clients are absent, except in the last scenario: there each sends a row orthogonal to
-    the target's, which reveals how many of them take part in a round.
+    The `all_clients` other clients are absent, except in the last scenario: there each sends a row
+    orthogonal to the target's, which reveals how many of them take part in a round.
     """
     epoch = min(drawn.slots, _MOST_ROUNDS)
     epochs = min(4, max(1, _MOST_ROUNDS // drawn.slots))
@@ -338,7 +339,7 @@ def _seen_of_sites(algorithm: Algorithm, planned: Plan) -> tuple[Algorithm, int]
 
 
 def with_scenario_noise(scenario: Scenario, algorithm: Algorithm) -> Algorithm:
-    """Returns `algorithm` with the noise of `scenario` (`Scenario.weak`)."""
+    """Returns `algorithm`, with a noise multiplier of at most 0.5 if the `scenario` is `weak`."""
     noise = algorithm.event(1).noise
     if not scenario.weak or noise is None or noise.noise_multiplier <= _WEAK:
         return algorithm

@@ -23,7 +23,7 @@ Numbers = NDArray[np.float64]
 def of_fresh_slots(
     of_rounds: Numbers, rounds: NDArray[np.int64], drawn: RandomAllocation
 ) -> Numbers:
-    """Returns the log-likelihood, up to a constant, that a client has a new slot in each epoch.
+    """Returns the log-likelihood, up to a constant, of a client with a new slot in each epoch.
 
     Args:
       of_rounds: the log-likelihood of each round alone, shape `[n, T]`.
@@ -57,7 +57,7 @@ class SlotEvidence:
     coefficients: Numbers
 
     def of(self, along: Numbers, aside: Numbers) -> Numbers:
-        """Returns four statistics of each release; larger values indicate participation.
+        """Returns four statistics of each repetition; larger values indicate participation.
 
         The first is the log-likelihood for slots that are resampled each epoch. The next two assume
         the same slot in two successive epochs and in all epochs. The last assumes that a slot with
@@ -91,11 +91,15 @@ class SlotEvidence:
         return np.asarray((products - lengths / 2) / self.std**2)
 
     def _fresh(self, each: Numbers) -> Numbers:
-        """Returns the log-likelihood for a new slot in each epoch."""
+        """Returns the log-likelihood `[n]` of a new slot in each epoch; `each` is `[n, rounds]`."""
         return of_fresh_slots(each, np.arange(each.shape[1]), self.drawn)
 
     def _same(self, each: Numbers, together: int) -> Numbers:
-        """Returns the log-likelihood for one slot in `together` successive epochs at a time."""
+        """Returns the log-likelihood `[n]`, up to a constant, for a new slot every few epochs.
+
+        The target keeps a slot for `together` successive epochs. `each` `[n, rounds]` has the
+        log-likelihood ratio of each round.
+        """
         slots = self.drawn.slots
         rounds = together * slots
         times = -(-each.shape[1] // rounds)

@@ -86,8 +86,8 @@ RELEASE_RUN_FILE = click.option(
 def refuse_new_options(*reading: str) -> None:
     """Raises `Refused` if the current command was given options that only a new release has.
 
-    It is called if RUN.toml is the directory of an earlier release. `reading` are options that also
-    concern an earlier release.
+    It is called if RUN.toml is the run directory of an earlier release. `reading` names options
+    that also apply to an earlier release.
     """
     context = click.get_current_context()
     given = {
@@ -113,10 +113,10 @@ def print_release(
 
     Args:
       release: makes a release from a run file, or reads the earlier release in a run directory.
-      request: returns the request, from the parameters except those in `reading`.
-      name: the beginning of the name of a new folder.
-      asked: parameters of the command.
-      reading: options that also concern an earlier release.
+      request: returns the request of the release, from the parameters except those in `reading`.
+      name: the end of the name of a new folder in runs/.
+      asked: the values of the command's parameters, by name.
+      reading: names of parameters that also apply to an earlier release.
 
     Returns:
       The exit code.
@@ -139,7 +139,10 @@ def print_release(
 
 
 def resume_hint(directory: Path) -> str:
-    """Returns a message about an interrupted run's files, with the command that resumes it."""
+    """Returns a message with the command that resumes an interrupted run.
+
+    If the run has no ledger yet, the message states that nothing was released.
+    """
     if (directory / "ledger.jsonl").exists():
         command = resume_command(directory).strip("`")
         return f"all releases are kept{_ledger_head(directory)}. Resume by: {command}"
@@ -161,7 +164,10 @@ def _ledger_head(directory: Path) -> str:
 
 
 def write_release(run_file: Path, keys: Sequence[str], asking: Request, new_file: Path) -> int:
-    """Writes the run file of a release to `new_file`, and prints the next commands; returns 0."""
+    """Writes the run file of the release `asking` to `new_file`, and prints the next commands.
+
+    `keys` are settings "section.key=value" that replace those of `run_file`. Returns 0.
+    """
     from privfed.analytics.release import write_run_file
 
     write_run_file(run_file, keys, asking, new_file)
@@ -233,7 +239,8 @@ def _answering(
 ) -> Callable[..., None]:
     """Returns `command` so that it ends the process with an exit code.
 
-    `quotes` maps the command's keyword arguments to whether messages quote data (None: never).
+    `quotes` maps the command's keyword arguments to whether messages quote data; None: never, and
+    no message names --show-values.
     """
 
     @functools.wraps(command)

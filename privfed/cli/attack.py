@@ -222,7 +222,7 @@ def _exposure(
 
 
 def _new_folder(out: Path | None, attack_name: str) -> Path:
-    """Returns `out`, or a new folder in runs/. Raises `Refused` if `out` is not empty."""
+    """Returns `out`, or a new path in runs/. Raises `Refused` if `out` is not empty."""
     from privfed.store.folders import new_folder, refuse_taken
 
     folder = out or new_folder(attack_name)
@@ -241,7 +241,7 @@ def _report(
     table: Callable[[], RenderableType],
     as_json: bool,
 ) -> int:
-    """Writes `files` into `folder`, and prints `answer` as JSON or as `table`; returns 0."""
+    """Writes `files` (content by name) into `folder`, and prints `answer`; returns 0."""
     from privfed.api.answer import Answer
     from privfed.store.folders import write_private
 

@@ -156,7 +156,10 @@ def audit_command(
 
 
 def _refuse_combination(tested: str, *others: object) -> None:
-    """Raises `Refused` if any of `others` is also given; the message begins with `tested`."""
+    """Raises `Refused` if any of `others` is given (neither None nor empty).
+
+    The message begins with `tested`.
+    """
     if any(others):
         raise Refused(
             f"{tested} tested without a run directory; leave out RUN_DIR, --accountant, --plot, "

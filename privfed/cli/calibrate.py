@@ -18,7 +18,7 @@ from privfed.plan.calibration.question import CalibrationQuestion
 
 
 class _Calibrate(click.Command):
-    """A command that suggests a flag if the user gave a run file's key of the same meaning."""
+    """A command that, for an unknown flag named like a run file's key, suggests the right flag."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -46,7 +46,7 @@ def _question_flags(command: Command) -> Command:
 
 
 def _kind(flag: Field[Any]) -> click.ParamType[Any, Any]:
-    """Returns the parameter type of a flag: the type and limits of its field."""
+    """Returns the parameter type of the flag for a field: choices, or type and limits."""
     about = flag.metadata
     if "choices" in about:
         return click.Choice(about["choices"])

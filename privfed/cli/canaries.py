@@ -165,10 +165,10 @@ def judge_command(
 def _claim_at_points(
     epsilons: Sequence[float], deltas: Sequence[float], gaussian: bool
 ) -> PipelineClaim:
-    """Returns the claim at the points (ε, δ).
+    """Returns the claim of the points (ε, δ); if `gaussian`, of Gaussian noise with this point.
 
-    Raises `Refused` for unequal numbers of ε and δ, a value out of range, or several points with
-    `gaussian`.
+    Raises `Refused` for no point, unequal numbers of ε and δ, a value out of range, or several
+    points with `gaussian`.
     """
     if len(epsilons) != len(deltas) or not epsilons:
         raise Refused(
@@ -195,7 +195,6 @@ def _claim_at_points(
 def _claim_of_rounds(
     noise_multiplier: float, sampling_rate: float, rounds: int, delta: float
 ) -> PipelineClaim:
-    """Returns the claim of a pipeline with known noise, sampling and rounds."""
     _refuse_delta(delta)
     from privfed.auditing.judged_canaries import PipelineClaim
 

@@ -81,9 +81,9 @@ def _advised(checked: Check, promises: str | None) -> Answer:
 
 
 def _print_matrix(run_file: Path | None, overrides: tuple[str, ...], as_json: bool) -> int:
-    """Prints the combinations of parts that have a proof; returns 0.
+    """Prints the combinations of built-in parts, each with its verdict; returns 0.
 
-    All other parts are as configured.
+    Parts of kinds that are not combined are as configured.
     """
     from privfed.api.answer import Answer
     from privfed.config.reading import as_written

@@ -151,9 +151,10 @@ def describe_command(
 
 
 def _places(out: Path | None) -> tuple[Path, Path | None]:
-    """Returns the run's folder, and the JSON file if `out` names one, else None.
+    """Returns the run's folder, and `out` if it is a path of a .json file, else None.
 
-    Raises `Refused` if that file exists.
+    The folder of a .json file is its path without the suffix; without `out` the folder is new, in
+    runs/. Raises `Refused` if the .json file exists.
     """
     if out is None:
         from privfed.store.folders import new_folder

@@ -72,7 +72,7 @@ class CommandLine(click.Group):
 
 
 def _report_misuse(error: click.ClickException) -> int:
-    """Reports wrong usage as click does, and as JSON if requested; returns the exit code."""
+    """Reports wrong usage as click does, and as JSON with --json; returns the exit code."""
     if isinstance(error, click.NoSuchOption) and error.ctx:
         error = _with_key(error, error.ctx.command)
     usage = io.StringIO()

@@ -76,7 +76,7 @@ def report_command(
 
 
 def _refuse_together(**others: object) -> None:
-    """Raises `Refused` if any of these options, which have no meaning for a claim, is given."""
+    """Raises `Refused` if any of these options, which concern another file, is given (true)."""
     for name, value in others.items():
         if value:
             raise Refused(

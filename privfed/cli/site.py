@@ -210,7 +210,7 @@ def recover_command(directory: Path, lost: bool) -> int:
 def _begun_again(path: Path) -> Receipts:
     """Returns the receipts at `path`, to append to.
 
-    A damaged file is renamed, and then replaced by an empty one, as a missing file is.
+    A damaged file is renamed. Then, or if there is no file, an empty file is created.
     """
     from accounting.errors import LedgerBroken
     from privfed.deploy.files.receipts import Receipts

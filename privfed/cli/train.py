@@ -82,7 +82,7 @@ def _outcome(
     workers: int | None,
     screen: Any,
 ) -> Outcome | None:
-    """Trains or resumes the run in `directory`; returns its outcome, or None on ranks above 0."""
+    """Trains or resumes the run in `directory`; returns its outcome; None except in rank 0."""
     from privfed.config.reading import load
     from privfed.report.progress import progress
     from privfed.run.process_group import follow, joined, refuse_ranks
@@ -113,7 +113,7 @@ def _changed(run_file: Path | None, overrides: tuple[str, ...], stored: Config) 
 
 
 def _refuse_taken(out: Path) -> None:
-    """Raises `Refused` if `out` contains another run.
+    """Raises `Refused` if `out` contains a run already (its ledger).
 
     This is checked before training, so that no later message proposes to resume that run.
     """

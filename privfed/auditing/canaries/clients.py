@@ -63,8 +63,9 @@ _MOST_BYTES = 4 * 2**30
 class Canaries:
     """K canaries: unit `directions` `[K, d]`, and secret bits `inclusion` `[K]`, True for heads.
 
-    The effect of a bit follows from the adjacency `relation` of the run's claim. Each canary has
-    `parts` rows, at that many of the `sites` that hold clients, assigned in turn by its number.
+    The effect of a bit follows from the adjacency `relation` of the run's claim. Canary k has
+    `parts` rows, one at each of the sites k, k + 1, ..., modulo `sites`, the number of sites that
+    hold clients (0: none).
     """
 
     directions: Tensor
@@ -124,7 +125,7 @@ class Canaries:
         return inclusion_signs(self.inclusion, self.relation)
 
     def among(self, population: Population) -> Population:
-        """Returns the population with canaries after the real clients."""
+        """Returns `population` with the canaries (`entered`) after the real clients."""
         canaries = self.entered
         part = np.arange(len(canaries)) % self.parts
         identities = canary_identities(canaries, part.tolist())
@@ -215,7 +216,7 @@ class WithCanaries:
 def share_within_clip(mechanism: Mechanism, drawn: Witness) -> float | None:
     """Returns the fraction of canaries that send rows within an adaptive clipping norm.
 
-    None if the clipping norm is fixed.
+    None if the clipping norm is fixed. `drawn` is the participation rule.
     """
     if not mechanism.adaptive:
         return None

@@ -32,10 +32,10 @@ _ENOUGH = 200
 
 @dataclass(frozen=True)
 class Evidence(Verdicts, Encoded):
-    """The evidence of `canaries` synthetic clients, with `entered` of them in the population.
+    """The evidence of `canaries` synthetic clients; `entered` is the number with the bit heads.
 
-    Under a `relation` with public membership all canaries were in the population, and the `entered`
-    ones sent their own row.
+    Under add/remove, these canaries were in the population, and the others not. Under another
+    `relation` all canaries were, and those with heads sent their own row.
 
     Fields with "_final" use the final model; the corresponding fields without it use every release.
     `epsilon_estimate_likelihood` uses likelihood ratios instead of cosines. Bounds with
@@ -69,7 +69,7 @@ class Evidence(Verdicts, Encoded):
 
     @property
     def by_chance(self) -> bool:
-        """Whether canaries are so few that chance dominates the estimates."""
+        """Whether there are fewer than 200 canaries, so that chance dominates the estimates."""
         return self.canaries < _ENOUGH
 
 
@@ -142,7 +142,10 @@ def _estimates(evidence: Evidence) -> str:
 
 
 def _for_both(iterates: float | None, final: float | None, sure: str) -> str:
-    """Formats the bounds from all releases, if recorded, and from the final model."""
+    """Formats the bounds from all releases, if recorded, and from the final model.
+
+    `sure` is their confidence in percent.
+    """
     if iterates is None:
         return f"ε ≥ {_shown(final)} with {sure} confidence from the final model"
     return (

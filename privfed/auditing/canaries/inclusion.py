@@ -111,9 +111,9 @@ TAILS: Mapping[str, int] = {ADD_REMOVE: 0, ZERO_OUT: 0, REPLACE_ONE: -1}
 def number_of_nothing(rule: SumRule | RowRule) -> float:
     """Returns the number that fills a participating client's row so that it adds zero under `rule`.
 
-    The number is zero, unless the rule's center moves or its terms count rows. Then the number is
-    NaN: a row that is not finite adds nothing (`SumRule`), while a row of zeros adds its difference
-    from the center.
+    The number is zero, except for a `SumRule` whose center moves (`remembers`), or which sums
+    several uploads or extra terms per client. Then the number is NaN: a row that is not finite adds
+    nothing (`SumRule`), while a row of zeros adds its difference from the center.
     """
     counts = isinstance(rule, SumRule) and (rule.remembers or rule.uploads > 1 or rule.extra > 0)
     return math.nan if counts else 0.0
@@ -125,13 +125,13 @@ def canary_inclusion(count: int, streams: Streams) -> NDArray[np.bool_]:
 
 
 def inclusion_signs(inclusion: NDArray[np.bool_], relation: str) -> NDArray[np.int64]:
-    """Returns the factor of each canary's row, by its bit `[K]`: 1, 0 or -1."""
+    """Returns the factor of each canary's row `[K]`: 1 for heads, 0 or -1 (`TAILS`) for tails."""
     return np.where(inclusion, 1, TAILS[relation])
 
 
 def in_population(inclusion: NDArray[np.bool_], relation: str) -> Indices:
-    """Returns the numbers of the canaries in the population, by their inclusion bits `[K]`.
+    """Returns the numbers, ascending, of the canaries in the population, by their bits `[K]`.
 
-    Under add/remove, these canaries have bit 1; if membership is public, all canaries count.
+    Under add/remove these are the canaries with heads; under other relations, all canaries.
     """
     return np.flatnonzero(inclusion) if relation == ADD_REMOVE else np.arange(len(inclusion))

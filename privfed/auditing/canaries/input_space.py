@@ -27,7 +27,7 @@ _FIRST_STEP = 0.25
 
 @dataclass(frozen=True)
 class Box:
-    """Inputs between `low` and `high` `[*features]`, with classes below `classes`."""
+    """Inputs between `low` and `high`, both `[*features]`, each with a class below `classes`."""
 
     low: Tensor
     high: Tensor
@@ -43,7 +43,7 @@ class Box:
     def crafted(
         self, x: Tensor, y: Tensor, influence: SelfInfluence, steps: int, keys: Sequence[Keys]
     ) -> tuple[Tensor, Tensor]:
-        """Returns x after `steps` of sign gradient ascent on `influence` within the box, and y.
+        """Returns x after `steps` of sign gradient ascent on `influence` in the box, and `y`.
 
         Raises the model's error if the model cannot be differentiated twice.
 
@@ -202,7 +202,7 @@ def _bounds(form: Form, public: Examples | None) -> tuple[Tensor, Tensor]:
 def _declared_bounds(how: Preprocessing) -> tuple[Tensor, Tensor]:
     """Returns the smallest and the largest value of each preprocessed feature, `[*features]`.
 
-    They are the scaled range for numbers, and 0 and 1 for the indicators of categories.
+    They are the range onto which numbers are scaled, and 0 and 1 for indicators of categories.
     """
     words = sum(len(category.values) for category in how.categories)
     numbers = 1 if how.is_array else sum(each.count for each in how.numbers)

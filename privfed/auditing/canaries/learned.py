@@ -65,7 +65,7 @@ class CanaryExamples:
         """Returns a population of canaries.
 
         Canaries without `heads` hold no examples, so their training leaves a model unchanged.
-        Labels stay fixed in rounds in which those of `like` change.
+        Their labels are the same in every round, even if those of `like` change.
 
         Args:
           numbers: the canaries, shape `[c]`.
@@ -124,7 +124,7 @@ def public_examples(federation: Federation) -> Examples | None:
 def public_models(network: Network, public: Examples | None, start: Tensor, lr: float) -> Tensor:
     """Returns public models `[p, d]`: the `start` `[d]`, and models after steps on `public`.
 
-    Those are the models after 4 and after 32 steps, if they are finite.
+    Those are the models after 4 and after 32 steps; a model that is not finite is left out.
 
     Args:
       network: the network.
@@ -174,7 +174,7 @@ class WithTraining:
       inner: the executor of the real clients.
       training: the executor of the canaries.
       clients: number of real clients; the id of a canary is its position plus this number.
-      silent: canaries whose rows add zero, bool `[canaries]`.
+      silent: whether each canary's rows are replaced by ones that add zero, bool `[canaries]`.
       nothing: the number that fills a row which adds zero.
     """
 
@@ -227,7 +227,7 @@ _RIDGE = 0.3
 
 @dataclass(frozen=True)
 class Learning:
-    """The `examples` of K canaries, and their `influence` on a run's public initial model."""
+    """The `examples` of K canaries; the first model of `influence` is the run's initial model."""
 
     examples: CanaryExamples
     influence: SelfInfluence

@@ -54,7 +54,10 @@ class CanaryLog:
         self._path, self._size = path, count + 2
 
     def begin(self, inclusion: NDArray[np.bool_], dimension: int) -> None:
-        """Records the bits if the log has no record yet; else removes an incomplete last record."""
+        """Records bits and `dimension` if the log has no complete record.
+
+        Otherwise removes an incomplete last record.
+        """
         make_folder(self._path.parent, 0o700)
         records = self._records()
         if len(records):
@@ -68,7 +71,10 @@ class CanaryLog:
         append(self._path, _record(round, products))
 
     def read(self) -> CanaryRecord | None:
-        """Returns the records; None if there is no file. Raises `Broken` if it is damaged."""
+        """Returns the records; None if there is no file.
+
+        Raises `Broken` if the file is damaged, or has no complete record.
+        """
         if not self._path.is_file():
             return None
         records = self._records()
@@ -105,7 +111,10 @@ def _record(round: int, numbers: NDArray[np.float64]) -> bytes:
 
 
 def _are_plausible(records: NDArray[np.float64]) -> bool:
-    """Whether all numbers are finite in float32, and all rounds are valid integers."""
+    """Whether all numbers are finite in float32, and rounds after the first record are valid.
+
+    A valid round is an integer from `FINAL` to below 2^53.
+    """
     rounds, largest = records[1:, 0], np.finfo(np.float32).max
     are_rounds = (rounds == np.round(rounds)) & (rounds >= FINAL) & (rounds < 2**53)
     return bool((np.abs(records) <= largest).all() and are_rounds.all())

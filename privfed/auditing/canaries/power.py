@@ -126,7 +126,7 @@ def _rows_of_noise(plan: Plan) -> float:
 
 
 def _spending(plan: Plan, noise_multiplier: float) -> Spending:
-    """Returns the charges of all rounds of `plan` at `noise_multiplier`, without slack."""
+    """Returns the charges of all rounds of `plan` at `noise_multiplier`, with a slack of 0."""
     mechanism = plan.mechanism.at(noise_multiplier)
     event = replace(plan.algorithm(), mechanism=mechanism).event(1)
     return {replace(event, slack=0.0): plan.config.run.rounds}

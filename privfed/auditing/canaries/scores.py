@@ -44,9 +44,9 @@ class Scale:
       factor: factor on products such that a row at the clipping norm adds 1 per exchange; None if
         the clipping norm is adaptive.
       exchanges: number of exchanges per round.
-      coefficients: coefficients that correlate the noise over rounds. After they are applied, the
-        noise is independent with standard deviation `std`.
-      std: standard deviation of the noise in a scaled product.
+      coefficients: the filter C over rounds. The noise in the products is C^-1 z with independent
+        z, so it is independent after C is applied; C is 1 if noise is not correlated.
+      std: standard deviation of the independent noise in a scaled product.
       drawn: the participation rule of canaries, as a reader of releases knows it.
     """
 
@@ -138,7 +138,8 @@ def _by_epochs(
 ) -> Numbers:
     """Returns the log-likelihood `[K]` of `filtered` products `[T, K]`, up to constants.
 
-    The canary takes part in one secret slot of each epoch (`drawn`).
+    The canary takes part in one secret slot of each epoch (`drawn`). `variance` is that of the
+    noise.
     """
     of_round = np.zeros_like(filtered)
     for at, round in enumerate(rounds):
@@ -148,9 +149,9 @@ def _by_epochs(
 
 
 def _filtered(x: Numbers, rounds: NDArray[np.int64], coefficients: Numbers) -> Numbers:
-    """Returns C x over `rounds` `[T, k]`, which decorrelates the noise.
+    """Returns C x for the products `x` `[T, k]` of `rounds` `[T]`, which decorrelates the noise.
 
-    Rounds without a product count as 0.
+    Products of rounds that are not in `rounds` count as 0.
     """
     if len(coefficients) == 1:
         return x
@@ -203,7 +204,7 @@ def weigh(
       slack: total variation by which the true distribution may exceed these claims.
 
     Returns:
-      The evidence; None without claims or scores, or for too few canaries of either kind.
+      The evidence; None without claims or scores, or if fewer than 5 canaries have heads, or tails.
     """
     inclusion, statistics = record.inclusion, _statistics(record, event.relation, scale)
     if not claims or not statistics or min(inclusion.sum(), (~inclusion).sum()) < _FEWEST:
@@ -234,7 +235,7 @@ def weigh(
 
 
 def _statistics(record: CanaryRecord, relation: str, scale: Scale | None) -> dict[str, Numbers]:
-    """Returns each adversary's scores of the canaries `[K]`, most informed adversary first."""
+    """Returns the scores `[K]` of each adversary: "iterates" if recorded, then "final" if known."""
     statistics = {}
     if scale and len(record.rounds):
         statistics["iterates"] = likelihood_ratios(record, relation, scale)
@@ -275,7 +276,7 @@ def _split_bound(
     """Returns a lower bound on epsilon by a threshold that one half of the canaries determines.
 
     Only the other half is counted. The bound holds if canaries do not affect each other. Returns
-    None for fewer than 20 canaries with either bit.
+    None if fewer than 20 canaries have heads, or tails.
     """
     out, into = scores[~inclusion], scores[inclusion]
     count = min(len(out), len(into))

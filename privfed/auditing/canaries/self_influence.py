@@ -46,7 +46,7 @@ class SelfInfluence:
 
     @property
     def together(self) -> int:
-        """Number of canaries whose gradients fit into memory together."""
+        """Number of canaries, from 2 to 64, whose gradients are computed together."""
         return max(2, min(_TOGETHER, _MOST_NUMBERS // self.models.shape[1]))
 
     def of(self, x: Tensor, y: Tensor) -> Tensor:

@@ -16,12 +16,12 @@ class Carrier(Protocol):
 
     Neither sums nor charges rely on a carrier: messages are signed and bound to their context, and
     content for the coordinator alone is encrypted to its key. Three kinds of answers are not
-    signed, so a carrier can forge them: refusals, the last ledger head that a site reports, and
-    the confirmation that a site's receipts contain an exchange.
+    signed, so a carrier can forge them: refusals, the hash of the last ledger line that a site has,
+    and its confirmation that its receipts contain an exchange (a request for one sum).
     """
 
     def send(self, site: int, data: bytes, deadline: float) -> None:
-        """Sends a message to a site.
+        """Sends a message to a site; its answer is returned by `receive`.
 
         Args:
           site: number of the site.
@@ -32,12 +32,16 @@ class Carrier(Protocol):
     def receive(self, deadline: float) -> list[tuple[int, bytes]]:
         """Waits for an answer, at most until the time `deadline` by `time.monotonic`.
 
-        Returns the (site, answer) pairs that arrived, in any order; an empty list if none did.
+        Returns (site, answer) pairs that have arrived and were not returned before, in any order:
+        at least one, or an empty list if none arrives in time.
         """
 
 
 class Loopback:
-    """A carrier to sites in this process: `send` calls the site, `receive` returns its answer."""
+    """A carrier to sites in this process: `send` calls the site, and waits for its answer.
+
+    The next call of `receive` returns that answer at once; deadlines are ignored.
+    """
 
     def __init__(self, sites: Mapping[int, Site]) -> None:
         self._sites = sites

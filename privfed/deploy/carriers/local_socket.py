@@ -42,7 +42,7 @@ _MOMENT = 0.05
 
 @dataclass(frozen=True)
 class LocalServer:
-    """Answers questions at the socket `path`, one question at a time, by calling `answer`.
+    """Answers questions at the socket `path` by calling `answer`, for one question at a time.
 
     A question has at most `most` bytes and must arrive within `seconds`. The answer must be sent
     within `seconds`, too.
@@ -63,8 +63,8 @@ class LocalServer:
         """Answers questions until the block ends.
 
         Raises:
-          Refused: if the path is too long, or another process answers at it.
-          OSError: if no socket can be created there.
+          Refused: if `path` is longer than 100 bytes, or another process answers at it.
+          OSError: if no socket can be created at `path`.
         """
         listener = _listening(self.path)
         thread = threading.Thread(target=self._accept, args=(listener,), daemon=True)
@@ -103,7 +103,7 @@ class LocalServer:
         """Answers the question that `connection` carries.
 
         Raises `ValueError` or `OSError` if the question is oversized, late or incomplete. Sends no
-        answer if too many other questions are being answered for `seconds`.
+        answer if, for `seconds`, four other questions are being read or answered.
         """
         if not self._reading.acquire(timeout=self.seconds):
             return
@@ -126,7 +126,7 @@ def ask(path: Path, question: bytes, seconds: float, most: int = 1 << 30) -> byt
     Args:
       path: the socket.
       question: bytes to send.
-      seconds: time within which the answer must arrive.
+      seconds: time from this call on within which the whole answer must arrive.
       most: largest accepted answer, in bytes.
 
     Raises:
@@ -169,7 +169,7 @@ def _listening(path: Path) -> socket.socket:
 
 
 def _remove_stale(path: Path) -> None:
-    """Removes the socket at `path`. Raises `Refused` if a server accepts connections there."""
+    """Removes the socket at `path`. Raises `Refused` if a server accepts connections at it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))

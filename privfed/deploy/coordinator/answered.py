@@ -30,7 +30,7 @@ class AnsweredRecord:
     Several coordinators may share the file: `note` changes the entries of the given sites only.
 
     Attributes:
-      path: the file of the record; None to remember within this process only.
+      path: the file of the record; None: the record ends with this process.
     """
 
     path: Path | None = None
@@ -49,7 +49,7 @@ class AnsweredRecord:
         return self._places.get(site.hex())
 
     def note(self, sites: Iterable[bytes], place: Place) -> None:
-        """Records durably that `sites`, given by public keys, answered the exchange `place`.
+        """Records durably that `sites`, given by public keys, last answered the exchange `place`.
 
         Raises:
           Broken: if the file is damaged, or cannot be written.
@@ -75,7 +75,7 @@ class AnsweredRecord:
         self.note((), Place("0" * 64, 0, 0))
 
     def _read(self) -> None:
-        """Reads the file, which other coordinators may have changed."""
+        """Reads the file, if it exists; other coordinators may have changed it."""
         if self.path is None or not self.path.exists():
             return
         try:

@@ -34,7 +34,7 @@ Connect = Callable[[Greeter], Carrier]
 
 @dataclass(frozen=True)
 class Reach:
-    """Creates the coordinator of the run in `directory`, over the sites of `federation`.
+    """A factory of the coordinator of the run in `directory`, over the sites of `federation`.
 
     `connect`, `seconds` and `patience` are those of `coordinate`.
     """
@@ -91,7 +91,7 @@ def coordinate(
       key: file of the coordinator's key.
       out: run directory; if it holds a run, that run is resumed.
       connect: creates the carrier to the sites.
-      seconds: time for each answer of a site, in addition to training.
+      seconds: time for each answer of a site; training takes `secure.deadline` in addition.
       patience: seconds that a round waits for enough sites.
       observers: observers of the run.
 
@@ -99,8 +99,8 @@ def coordinate(
       The outcome of training.
 
     Raises:
-      Refused: if the run is not permitted, a file is invalid, or `key` is not the key of the
-        federation's coordinator.
+      Refused: if the run is not permitted or not possible over these sites, a file is invalid, or
+        `key` is not the key of the federation's coordinator.
       Busy: if too few sites are available within `patience` seconds.
       Broken: if the key file cannot be used, or files of the run are damaged.
     """

@@ -45,20 +45,20 @@ class Coordinator:
     answer is late or invalid counts as a dropout of that sum.
 
     Attributes:
-      algorithm_in: returns the algorithm of a round.
+      algorithm_in: returns the algorithm of the round with a given number.
       directory: public key of each site.
       carrier: transport to the sites.
       key: the coordinator's signing key.
       federation: hash of the federation file.
       declaration: declaration of the run.
       ledger: ledger of the run.
-      sealing: key pair to which plain sums are sealed.
+      sealing: key pair; sites encrypt sums to it that are not masked.
       least: number of available sites with which a round begins.
-      deadline: seconds that sites have for training, in addition to `seconds`.
-      seconds: seconds that sites have for each answer, without training.
+      deadline: seconds, in addition to `seconds`, for a declaration and for answers with sums.
+      seconds: seconds that sites have for each answer.
       patience: seconds that a round waits for `least` sites.
       names: names of the sites; empty to use their numbers.
-      exclusions: record of Byzantine sites, which are asked in no later round.
+      exclusions: record of sites identified as Byzantine, which are asked in no later round.
       answered: record of the last exchange that each site answered.
       sleep: waits for a number of seconds.
     """
@@ -85,9 +85,10 @@ class Coordinator:
     """The reason why each other site is unavailable."""
 
     def gather(self) -> None:
-        """Declares the run to unavailable sites until at least `least` sites are available.
+        """Declares the run to unavailable sites, repeatedly, until `least` sites are available.
 
-        Raises `Busy` if that takes more than `patience` seconds.
+        A site is available from its answer to the declaration until it gives no valid answer.
+        Raises `Busy` if fewer sites are available after `patience` seconds.
         """
         until = time.monotonic() + self.patience
         while True:
@@ -153,7 +154,8 @@ class Coordinator:
     def _declare(self) -> None:
         """Declares the run to unavailable sites, except excluded ones.
 
-        Each answers with the hash of the last ledger line that it has seen.
+        Each answers with the hash of the last ledger line that it has seen. It becomes available if
+        the ledger has that line.
         """
         self._away |= dict.fromkeys(self._left_out(), "it was proved Byzantine in a secure sum")
         informed = self._heads.keys() | self._left_out()
@@ -181,7 +183,7 @@ class Coordinator:
     def _with_receipts(self, sites: Iterable[int]) -> list[int]:
         """Returns the `sites` that confirm a receipt for the last exchange that they answered.
 
-        Sites for which no such exchange is recorded are returned, too.
+        Also returns sites for which no such exchange is recorded. The others become unavailable.
         """
         places = {site: self.answered.of(self.directory[site]) for site in sites}
         known = {site: place.encode() for site, place in places.items() if place is not None}

@@ -31,7 +31,7 @@ _STEPS = 4
 
 @dataclass
 class MaskedSession:
-    """The coordinator's side of a masked sum: the encoding of rows, and the protocol's server."""
+    """The coordinator's side of a masked sum: encoding of sites' rows, and protocol's server."""
 
     codec: Codec
     server: MaskingServer
@@ -70,7 +70,7 @@ class MaskedSession:
         return encode(self.server.invitation)
 
     def handle(self, site: int, answer: bytes) -> None:
-        """Accepts a site's next message.
+        """Accepts a site's answer to its latest message.
 
         Raises:
           Aborted: if the message is invalid; the site then counts as a dropout.
@@ -124,7 +124,7 @@ class PlainSession:
 
     @property
     def awaits_rows(self) -> bool:
-        """Whether no sum has arrived yet."""
+        """Whether no sum has arrived yet, so that the sites' next answers are their sums."""
         return not self._sums
 
     def handle(self, site: int, answer: bytes) -> None:
@@ -161,6 +161,8 @@ def start_session(
     algorithm: Algorithm, directory: Directory, question: Question, run: bytes, sealing: KeyPair
 ) -> SumSession:
     """Returns the session of the sum for a `question`, over the sites of `directory`.
+
+    The sum is masked if the summation of `algorithm` is encoded; otherwise it is plain.
 
     Args:
       algorithm: the algorithm of the question's round.

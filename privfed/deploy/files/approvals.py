@@ -33,7 +33,7 @@ _MOST = 100
 
 
 class _Decision(BaseModel):
-    """The content of `<digest>.json`; `until` is in seconds since 1970."""
+    """The content of `<digest>.json`; an approval ends at `until`, in seconds since 1970."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -49,7 +49,7 @@ class Approval(Encoded):
       digest: the run's digest (`approval_digest`), 64 hexadecimal digits.
       decision: "pending", "approved", "declined", or "expired" for an approval that has ended.
       declared: time of the first declaration to this site; empty before. Times are ISO 8601, UTC.
-      until: end of the approval; empty without one.
+      until: end of the approval; empty if the run is pending or declined.
       run_file: path of the run file, which exists once the run was declared.
     """
 
@@ -62,12 +62,12 @@ class Approval(Encoded):
 
 @dataclass(frozen=True)
 class Approvals:
-    """The decisions about runs in the directory `folder`, which may be absent."""
+    """The decisions about runs in the directory `folder`; none if there is no such directory."""
 
     folder: Path
 
     def of(self, digest: str) -> Approval:
-        """Returns the decision about a run; a run without one is pending.
+        """Returns the decision about a run; a run without a recorded one is pending.
 
         Raises:
           Refused: if the file of the decision is invalid.
@@ -110,9 +110,9 @@ class Approvals:
         """Records a decision, and returns the digest of its run.
 
         Args:
-          digest: the digest of a run, or at least its first 8 digits if the run was declared.
+          digest: the digest of a run, or at least its first 8 digits if `all` yields the run.
           decision: the decision.
-          days: days until an approval ends; 0 for a run that is declined.
+          days: days until an approval ends; an approval of 0 days has ended. 0 for a declined run.
 
         Raises:
           Refused: if `digest` identifies no run, or several runs.

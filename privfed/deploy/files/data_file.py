@@ -91,18 +91,19 @@ class SiteTable(Part):
     def format(self) -> dict[str, Any]:
         """The values of path, delimiter, decimal, encoding and client, by key.
 
-        They replace the values that a run states for these keys of its table.
+        They replace the values of these keys in a run's data source.
         """
         keys = ("path", "delimiter", "decimal", "encoding", "client")
         return {key: getattr(self, key) for key in keys}
 
     @property
     def settled(self) -> dict[str, Any]:
-        """The values that replace those of a run for its table: `format`, and three constants.
+        """The values that replace those of a run's data source.
 
-        Numbers beyond the run's bounds are always clipped, even if the run states
-        `outside = "refuse"`: a run chooses its bounds, and a refusal would reveal whether any
-        client exceeds them.
+        These are `format`, no test table, no column of sites, and `outside = "clip"`.
+
+        Numbers beyond the run's bounds are always clipped, even if the run states "refuse": a run
+        chooses its bounds, and a refusal would reveal whether any client exceeds them.
         """
         return {**self.format, "test_path": "", "site": "", "outside": "clip"}
 
@@ -129,7 +130,7 @@ format = 1
 
 
 def data_template(witness: Path | None = None) -> str:
-    """Returns the template that the operator of a new site fills in.
+    """Returns the template of data.toml, which the operator of a new site fills in.
 
     Args:
       witness: path of a second copy of the receipts; None for none.

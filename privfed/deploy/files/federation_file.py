@@ -111,14 +111,14 @@ class FederationFile(Part):
         ) + "".join(_line(name, key) for name, key in self.sites.items())
 
     def digest(self) -> str:
-        """Returns the SHA-256 digest of the values, in hexadecimal, for any layout of the file."""
+        """Returns the SHA-256 digest of the values, in hexadecimal, whatever the file's layout."""
         facts = {**self.model_dump(), "format": FORMAT}
         text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(b"privfed federation\n" + text.encode()).hexdigest()
 
     @property
     def order(self) -> tuple[str, ...]:
-        """The sites' names in the order of their numbers from 0, not in the file's order."""
+        """The sites' names, sorted; a site's number is its position, from 0."""
         return tuple(sorted(self.sites))
 
     def directory(self) -> Mapping[int, bytes]:
@@ -148,8 +148,8 @@ class FederationFile(Part):
           threat: whether the server follows the protocol ("curious") or may deviate ("malicious").
 
         Raises:
-          Refused: if there are too few sites, or `threshold` is too low or exceeds the number of
-            sites.
+          Refused: if there are too few sites, `colluders` is not below their number, or `threshold`
+            is too low or exceeds their number.
         """
         sites = len(self.sites)
         if sites < FEWEST or not 0 <= colluders < sites:

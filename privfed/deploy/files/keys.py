@@ -44,7 +44,7 @@ _SMALL_ORDER = frozenset(
 
 
 class UnknownKey(Refused):
-    """Raised for a text that is no Ed25519 public key, or a key with forgeable signatures."""
+    """Raised for a text that is no Ed25519 public key, or a key of low order (forgeable)."""
 
 
 class KeyUnusable(Broken):
@@ -79,7 +79,7 @@ class PublicKey:
         return _PUBLIC + _encoded(self.raw)
 
     def verifies(self, signature: bytes, data: bytes) -> bool:
-        """Whether the holder of this key signed `data`."""
+        """Whether `signature` is a valid signature of this key on `data`."""
         return verified(self.raw, signature, data)
 
 
@@ -167,7 +167,7 @@ def _encoded(raw: bytes) -> str:
 def _decoded(text: str, where: str) -> bytes:
     """Returns the 32 bytes that `text` states in base64url or hexadecimal digits.
 
-    Raises `UnknownKey` if `text` is neither; `where` completes the message.
+    Raises `UnknownKey` if `text` is neither; `where` is the place that its message names.
     """
     expected = f"expected {_LETTERS} letters of base64url, or 64 hexadecimal digits, {where}"
     if len(text) not in (_LETTERS, _DIGITS):

@@ -41,10 +41,10 @@ class Receipt(Encoded):
       question: digest of all bytes of the question, including the sum's invitation; a receipt
         therefore covers one sum only.
       config: digest of the configuration.
-      event: event of the round against a server that colludes with other sites.
-      alone: event of the round if only this site is trusted; None if it equals `event`.
-      prepaid_rounds: number of rounds that the run's first receipt charges at once, if a client may
-        be at several sites; 0 if each round is charged when it is answered.
+      event: the round's charge (privacy event) against a server that colludes with other sites.
+      alone: the round's charge if only this site is trusted; None if it equals `event`.
+      prepaid_rounds: number of rounds that the run's first receipt charges at once, because a
+        client may be at several sites; 0 if each round is charged before its first answer.
       population: the site's name for the clients whose budget is charged.
     """
 
@@ -113,7 +113,7 @@ class Receipt(Encoded):
 
 @dataclass(frozen=True)
 class Commits(Encoded):
-    """The number of states that a site's party of a sum had stored when it answered an exchange.
+    """The number of states that a site's party (participant in a sum) had stored at an answer.
 
     Each stored state is a commit. A state with fewer commits is a restored older one: from it, the
     party could answer the exchange twice.
@@ -169,7 +169,7 @@ def read_line(link: chain.Link) -> Line:
 
 @dataclass(frozen=True)
 class AnsweredRun:
-    """Summary of a site's answers to one run: the numbers of answered rounds and exchanges."""
+    """Summary of a site's answers to one run: counts of answered rounds and exchanges."""
 
     federation: str
     run: str
@@ -207,7 +207,7 @@ class RunReceipts:
       first: the first receipt.
       lines: the receipts by (round, exchange), oldest first.
       rounds: the first receipt of each round.
-      events: the number of rounds by their two events (`Receipt.event`, `Receipt.alone`).
+      events: the number of rounds by the pair of their charges (`Receipt.event`, `Receipt.alone`).
     """
 
     first: Receipt
@@ -256,7 +256,7 @@ class RunReceipts:
         """Raises `Declined` if `receipt` cannot follow the earlier receipts of its run.
 
         It cannot if its exchange was answered or precedes the last one, if its federation,
-        configuration or charge differs, or if its round is beyond the prepaid rounds.
+        configuration or charge differs from the run's, or if its round is beyond the prepaid ones.
         """
         first, where = self.first, f"run {receipt.run}, round {receipt.round}"
         if (first.federation, first.config) != (receipt.federation, receipt.config):
@@ -279,9 +279,9 @@ class RunReceipts:
             )
 
     def note(self, commits: Commits) -> None:
-        """Records the number of commits of the last exchange, if it exceeds the recorded one.
+        """Records the number of commits of the last exchange.
 
-        Raises `LedgerBroken` for a smaller or equal number, or another exchange.
+        Raises `LedgerBroken` unless the number exceeds the recorded one, and is of that exchange.
         """
         if not self.lines or commits.place != self.last or commits.count <= self.commits:
             raise LedgerBroken("states commits of an earlier state, or of another exchange")

@@ -90,8 +90,8 @@ class Receipts:
     def recover(cls, path: Path, witness: Path | None = None) -> Receipts:
         """Loads the receipts, and removes an incomplete last line, which was never answered.
 
-        Lines are also appended to the `witness`. Raises `LedgerBroken` as `load` does, if the file
-        lacks lines of the witness, or if the witness is unusable.
+        Appends these and all later lines to the `witness`, too. Raises `LedgerBroken` as `load`
+        does, if the file lacks lines of the witness, or if the witness is unusable.
         """
         receipts = cls.load(path)
         if witness is not None:
@@ -149,7 +149,7 @@ class Receipts:
         return replace(joint, trusts=tuple(sorted(trusted)))
 
     def spending(self, alone: bool = False, now: Assumed | None = None) -> Spending:
-        """Returns the charges of a client of this site over all runs.
+        """Returns the charges to each client of this site over all runs.
 
         Args:
           alone: whether to count the charges that hold if only this site is trusted, instead of
@@ -212,8 +212,8 @@ class Receipts:
 
         Args:
           limit: delta, and the largest epsilon against a server that colludes with other sites.
-          receipt: the exchange to charge. If its round is charged already, the result is true.
-          rounds: number of rounds expected from the run; their composition is computed at once.
+          receipt: the exchange to charge; if its round or all rounds are charged, it is covered.
+          rounds: number of rounds expected from the run, which only makes later calls faster.
         """
         if self.lost:
             return False
@@ -238,20 +238,20 @@ class Receipts:
             return False
 
     def charged(self, receipt: Receipt, limit: SpendingLimit, rounds: int = 1) -> str:
-        """Charges `receipt` durably, before clients are sampled; an identical one only once.
+        """Charges `receipt` durably, before clients are sampled, unless it was charged already.
 
         Args:
           receipt: the exchange to charge.
           limit: the site's budget.
-          rounds: number of rounds expected from the run.
+          rounds: as for `affords`.
 
         Returns:
           The ledger head at the line of `receipt`.
 
         Raises:
           Declined: if the exchange already answered another question, the round or exchange
-            precedes the run's last, the federation, configuration or event differs from the run's
-            first receipts, or the charge would exceed `limit`; nothing is charged.
+            precedes the run's last or is not prepaid, the federation, configuration or event
+            differs from the run's first receipts, or `affords` is false; nothing is charged.
           LedgerBroken: if another process wrote to the file, or an earlier line could not be
             written.
         """
@@ -263,7 +263,7 @@ class Receipts:
         return self.head
 
     def refuse(self, receipt: Receipt, limit: SpendingLimit, rounds: int = 1) -> None:
-        """Raises `Declined` if `receipt` cannot follow those of its run, or exceeds `limit`."""
+        """Raises `Declined` if `receipt` cannot follow those of its run, or `affords` is false."""
         if run := self._runs.get(receipt.run):
             run.refuse_replay(receipt)
         if not self.affords(limit, receipt, rounds):
@@ -308,7 +308,7 @@ class Receipts:
         return (place.round, place.exchange) in lines
 
     def has_question(self, run: str, question: str) -> bool:
-        """Whether there is a receipt of `run` for the question with this SHA-256 digest."""
+        """Whether `run` has a receipt for the question with this SHA-256, in hexadecimal."""
         lines = self._runs[run].lines if run in self._runs else {}
         return any(line.question == question for line in lines.values())
 

@@ -27,7 +27,7 @@ from privfed.deploy.site.policy import Code, Declined, Refusal
 
 @dataclass(frozen=True)
 class PartyStore:
-    """The question of the current sum and the state of the site's party, in a private folder.
+    """The files of the current sum: its question, and the state of the site's party in it.
 
     A question is durable before its party's first state. The folder holds secrets: do not back it
     up or restore it.
@@ -99,7 +99,7 @@ class LedgerCopy:
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger that the copied lines form."""
+        """The ledger that consists of the copied lines."""
         return self._ledger
 
     def extend(self, since: bytes, data: bytes) -> None:

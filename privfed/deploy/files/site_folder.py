@@ -61,7 +61,7 @@ class SiteFolder:
 
     @property
     def declined(self) -> Path:
-        """Path of the number of declined messages, by code."""
+        """Path of the file with the number of declined messages, by code."""
         return self.path / "declined.json"
 
     @property

@@ -68,14 +68,14 @@ class Declaration:
 
     @property
     def digest(self) -> str:
-        """SHA-256 (in hexadecimal) of the run file's digest, the examples' form and `constants`."""
+        """SHA-256 (in hexadecimal) of `file_digest`, `examples` and `constants`."""
         constants = save(dict(sorted(self.constants.items())))
         parts = (self.file_digest.encode(), self._form, constants)
         return hashlib.sha256(b"".join(map(sized, parts))).hexdigest()
 
     @property
     def file_digest(self) -> str:
-        """The run file's digest, as ledgers state it; empty if the text is invalid."""
+        """The digest of the run file `text`, as ledgers state it; empty if `text` is invalid."""
         try:
             return digest(from_toml(self.text))
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -88,7 +88,7 @@ class Declaration:
 
     @property
     def terms(self) -> Mapping[str, Any]:
-        """The run's public terms in `opening`. Raises `BadMessage` if it is no first line."""
+        """The terms that `opening` states, or {}. Raises `BadMessage` if it is no first line."""
         return dict(self._first.get("terms", {}))
 
     @property

@@ -59,7 +59,7 @@ class Envelope:
       run: hash that identifies the run, 32 bytes, or `NO_RUN`.
       kind: kind of the message.
       body: content of the message.
-      signature: Ed25519 signature of `text`, 64 bytes.
+      signature: Ed25519 signature on `text`, 64 bytes; zero before `signed`.
     """
 
     federation: bytes
@@ -70,7 +70,7 @@ class Envelope:
 
     @property
     def text(self) -> bytes:
-        """The text that the coordinator signs."""
+        """The bytes that the coordinator signs: federation, run, kind and SHA-256 of `body`."""
         start = b"privfed envelope" + self.federation + self.run + bytes([self.kind])
         return start + hashlib.sha256(self.body).digest()
 
@@ -79,7 +79,7 @@ class Envelope:
         return replace(self, signature=key.sign(self.text))
 
     def signed_by(self, public: bytes) -> bool:
-        """Whether the holder of the public key `public` signed this message."""
+        """Whether `signature` is a valid signature of the public key `public` on this message."""
         return verified(public, self.signature, self.text)
 
     def encode(self) -> bytes:
@@ -132,7 +132,7 @@ class Greeter:
         return envelope.signed(self.key).encode()
 
     def site_of(self, hello: bytes, answer: bytes) -> int | None:
-        """Returns the number of the site that signed `answer` to `hello`; None if no site did."""
+        """Returns the number of the site that signed `answer` to `hello`; None if none did."""
         try:
             reply, body = read_answer(answer)
             reader = Reader(body)

@@ -38,7 +38,7 @@ Shape = tuple[tuple[int, ...], torch.dtype]
 
 @dataclass(frozen=True)
 class QuestionForm:
-    """The task, scale and layout of a question's exchange; shapes and types of all its tensors."""
+    """The `Exchange` of a question without values: task, scale, layout, shapes and types."""
 
     task: str
     scale: float
@@ -50,7 +50,7 @@ def rehearsed_questions(algorithm: Algorithm, state: TrainingState, round: int) 
     """Returns the questions of a simulated `round` from `state`, in which all releases are zero.
 
     The forms of the questions (`Question.form`) depend on public constants only, so every round of
-    this algorithm has the same forms.
+    `algorithm` has the same forms.
     """
     conversation, questions = Conversation(play(algorithm, round, state)), []
     for number, exchange in enumerate(conversation):
@@ -94,7 +94,10 @@ class Question:
 
     @classmethod
     def decode(cls, data: bytes) -> Question:
-        """Parses a question. Raises `BadMessage` if malformed, without a model, or not finite."""
+        """Parses a question.
+
+        Raises `BadMessage` if it is malformed, has no model, or has numbers that are not finite.
+        """
         reader = Reader(data)
         try:
             facts: Any = from_json(reader.sized().decode())
@@ -126,18 +129,18 @@ class Question:
 
 
 def _named(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns `tensors` with their names prefixed by `group`."""
+    """Returns copies of `tensors`, with their names prefixed by `group` and a slash."""
     return {f"{group}/{name}": value.cpu().contiguous().clone() for name, value in tensors.items()}
 
 
 def _without(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the tensors whose names have the prefix `group`, by names without this prefix."""
+    """Returns the tensors named `group`/name, by name."""
     start = f"{group}/"
     return {name[len(start) :]: value for name, value in tensors.items() if name.startswith(start)}
 
 
 def _shapes(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Shape]:
-    """Returns the shapes and types of `tensors`, with their names prefixed by `group`."""
+    """Returns the shapes and types of `tensors`, by names prefixed by `group` and a slash."""
     return {f"{group}/{name}": (tuple(t.shape), t.dtype) for name, t in tensors.items()}
 
 

@@ -46,7 +46,7 @@ class Admission:
     def charge(self, question: Question, digest: str) -> None:
         """Charges the question durably.
 
-        If the last question is repeated, it is not charged again.
+        A question that repeats the last charged one is not charged again.
 
         Args:
           question: the question to charge.
@@ -66,10 +66,10 @@ class Admission:
         self.receipts.charged(receipt, self.limit(), rounds)
 
     def refuse_spent(self) -> None:
-        """Raises `Declined` if the run's next round would exceed the budget.
+        """Raises `Declined` if the site would decline the run's next round, or cannot afford it.
 
-        This is called when a run is declared, so that the coordinator charges no round that this
-        site would decline.
+        Does nothing after the last round. This is called when a run is declared, so that the
+        coordinator charges no round that this site would decline.
         """
         last, rounds = self.receipts.last(self.run), self.setup.plan.config.run.rounds
         following, nothing = last.round + 1 if last else 1, "0" * 64
@@ -78,7 +78,6 @@ class Admission:
             self.receipts.refuse(receipt, self.limit(), rounds)
 
     def _receipt(self, round: int, exchange: int, model: str, question: str) -> Receipt:
-        """Returns the receipt of an exchange of the run."""
         plan = self.setup.plan
         rounds, parts = plan.config.run.rounds, plan.config.data.sites_per_client
         return Receipt(
@@ -97,23 +96,27 @@ class Admission:
         )
 
     def committed(self, count: int) -> None:
-        """Records durably that the site's party of the last sum stored `count` states."""
+        """Records durably that the party of the last charged question stored `count` states."""
         self.receipts.committed(self.run, count)
 
     @property
     def commits(self) -> int:
-        """The recorded number of states that the site's party of the last sum stored."""
+        """The number of states that the party of the last sum has stored, by the receipts.
+
+        A restored state with fewer commits is out of date.
+        """
         return self.receipts.commits(self.run)
 
     def is_last(self, digest: str) -> bool:
-        """Whether the last charged question has this `digest`."""
+        """Whether the run's last receipt is of the question with this `digest`."""
         last = self.receipts.last(self.run)
         return last is not None and last.question == digest
 
     def _refuse_uncharged(self, question: Question, rounds: int) -> None:
-        """Raises `Declined` for an exchange that the run lacks, or a round not charged as planned.
+        """Raises `Declined` if the run lacks the exchange, or the coordinator did not charge it.
 
-        The charge is that in the coordinator's ledger.
+        The round must be one of 1..`rounds`, and the exchange number, from 0, below the number of
+        exchanges in that round. The coordinator's ledger must charge the round as planned.
         """
         exchanges = self.setup.algorithm_in(question.round).exchanges
         if not (1 <= question.round <= rounds and 0 <= question.number < exchanges):

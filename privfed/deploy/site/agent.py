@@ -44,7 +44,7 @@ class Agent:
       coordinator: the coordinator's public key.
       federation: hash of the federation file.
       join: returns the site's `RunParty` for a declaration, or raises `Declined`.
-      refuse_rolled_back: raises `Declined` if the receipts lack an exchange.
+      refuse_rolled_back: raises `Declined` if the receipts lack the given exchange.
       parties: the `RunParty` of each declared run, by hash of the run.
       concurrent_runs: largest number of runs in `parties`; a further run replaces the oldest.
       declined: counts declined messages.
@@ -95,7 +95,7 @@ class Agent:
                 return self._party(envelope.run).step(envelope.body)
 
     def _question(self, envelope: Envelope) -> bytes:
-        """Returns the answer to a question, which it logs as an event."""
+        """Returns the answer to a question, and logs the event "answered"."""
         party, run = self._party(envelope.run), envelope.run.hex()
         answer = party.question(envelope.body)
         last = party.admission.receipts.last(run)
@@ -104,10 +104,11 @@ class Agent:
         return answer
 
     def _joined(self, envelope: Envelope) -> RunParty:
-        """Returns the party of the declared run; joins the run again if its declaration changed.
+        """Returns the party of the declared run: a new one, unless the declaration is unchanged.
 
         Raises:
           Declined: if the site does not join the run, or would decline its next round.
+          BadMessage: if the declaration is malformed, or of another run than the envelope.
         """
         declaration = Declaration.decode(envelope.body)
         if declaration.run != envelope.run:
@@ -186,7 +187,7 @@ def _refuse_open_folder(path: Path) -> None:
 
 
 def agent_of(member: Membership) -> Agent:
-    """Returns the agent of a site, which resumes the runs that were declared last."""
+    """Returns the agent of a site, which resumes the `CONCURRENT_RUNS` runs declared last."""
     federation = member.federation
     return Agent(
         member.key,

@@ -25,14 +25,14 @@ def event(name: str, **facts: str | int) -> dict[str, dict[str, str | int]]:
     """Returns the argument `extra` of a log entry that the terminal shows as an event.
 
     Args:
-      name: the kind of event.
+      name: the kind of event, for example "declined".
       facts: facts that depend on no client's data.
     """
     return {"event": {"event": name, **facts}}
 
 
 class _PrivateFile(RotatingFileHandler):
-    """A rotating log file that only its owner may read."""
+    """A rotating log file; a new file may be read by its owner only."""
 
     def _open(self) -> TextIOWrapper:
         os.close(os.open(self.baseFilename, os.O_CREAT | os.O_WRONLY, 0o600))
@@ -40,7 +40,7 @@ class _PrivateFile(RotatingFileHandler):
 
 
 class _Events(logging.Formatter):
-    """Formats the event of an entry, as JSON or as text; entries without one refer to the file."""
+    """Formats an entry's event as JSON or text; for an entry without event, names the log file."""
 
     def __init__(self, log: Path, as_json: bool) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class _Events(logging.Formatter):
 
 @contextlib.contextmanager
 def logging_to(path: Path, as_json: bool = False) -> Iterator[None]:
-    """Writes the log file at `path` (mode 600), and events to standard error, in the block.
+    """Writes the log file at `path` (mode 600 if new), and events to standard error, in the block.
 
     Args:
       path: the log file, which is rotated at 10 MB; five earlier files are kept.

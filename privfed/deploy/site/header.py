@@ -41,7 +41,7 @@ class _Header:
 
     @property
     def naming(self) -> str:
-        """The words by which messages name the place of the column names."""
+        """The place of the column names, as messages name it."""
         return "its first row"
 
     def names(self) -> list[str]:
@@ -51,7 +51,7 @@ class _Header:
         return ""
 
     def read(self, numbers: Called, words: Called) -> Columns:
-        """Raises `_Present`, since the header has all requested columns."""
+        """Raises `_Present`: this is called only if the header has all these columns."""
         raise _Present
 
 

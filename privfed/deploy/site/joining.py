@@ -78,8 +78,8 @@ class Membership:
         """Joins the declared run and returns the site's party in the run.
 
         Reading the table takes `reading` seconds (data.toml), since a varying time would reveal the
-        table's content. If it would take longer, the site takes part without clients. Neither holds
-        if the site's policy allows simulations.
+        table's content. If it would take longer, the site takes part without clients. If the site's
+        policy allows simulations, reading takes as long as it needs.
 
         Raises:
           Declined: if the site does not accept the run.
@@ -89,7 +89,10 @@ class Membership:
         return party
 
     def refuse_rolled_back(self, place: Place) -> None:
-        """Raises `Declined` if the receipts lack the exchange `place`, which this site answered."""
+        """Raises `Declined` if the receipts lack `place`.
+
+        The coordinator states that this exchange is the last that this site answered.
+        """
         if not self.receipts.answered(place):
             reason = (
                 f"the coordinator has this site's answer to round {place.round}, exchange "
@@ -102,7 +105,8 @@ class Membership:
         """Raises `LedgerBroken` if the state of a run is newer than the receipts.
 
         A question is stored after its receipt is durable. A stored question without a receipt shows
-        that an older copy of the receipts was restored. Does nothing once receipts are lost.
+        that an older copy of the receipts was restored. Does nothing once receipts are recorded as
+        lost.
         """
         for folder in self.folder.state.glob("*"):
             question = RunState(folder).parties.question
@@ -138,7 +142,7 @@ class Membership:
         Both depend only on the run, the policy and `data.toml`, not on clients' data.
 
         Args:
-          text: the run file.
+          text: the text of the run file.
           form: shapes and types of examples.
           constants: declared tensors of the model that are not trained; None builds them. Those of
             a release of statistics are always built, since the coordinator's could be others.
@@ -167,7 +171,10 @@ class Membership:
         return Approvals(self.folder.approvals).of(digest)
 
     def refuse_unapproved(self, config: Config) -> LocalPolicy:
-        """Returns the current policy. Declines a run that a person has to approve, and has not."""
+        """Returns the current policy.
+
+        Raises `Declined` if it requires approval by hand, and the run is not approved.
+        """
         policy = LocalPolicy.read(self.folder.policy)
         if policy.require.approve == "by_hand":
             approval = self.approval(config)
@@ -177,7 +184,7 @@ class Membership:
         return policy
 
     def rehearsed(self, table: SiteTable, setup: Setup) -> float:
-        """Returns the seconds that a sum over the largest cohort takes on this machine.
+        """Returns the seconds of the slowest sum over the largest cohort on this machine.
 
         Raises:
           Declined: if that is more than half of `secure.deadline`, unless the policy allows
@@ -238,9 +245,9 @@ class Membership:
 
         A site without clients sends only its noise, because an error in its rows is private (rules
         of proof, section 9.1, S1). Whether the table exists, and its header has the declared
-        columns, depends on no client, so a site without them declines. The call takes
-        `table.reading` seconds, whatever the table contains. If the policy allows simulations, it
-        takes as long as reading takes.
+        columns, depends on no client, so the site declines if the table or a column is missing.
+        The call takes `table.reading` seconds, whatever the table contains; if the policy allows
+        simulations, it takes as long as reading does.
         """
         config = setup.plan.config
         empty = setup.over(synthetic_clients(config, form))
@@ -278,12 +285,12 @@ class Membership:
 
 
 def _without_columns(reason: str) -> Refusal | None:
-    """Returns a refusal of the run because of its table for `reason`; None if that is empty."""
+    """Returns the refusal (`Code.TABLE`) for `reason`; None if `reason` is empty."""
     return Refusal(Code.TABLE, reason) if reason else None
 
 
 def _unapproved(approval: Approval, folder: Path) -> str:
-    """Returns the private reason why a run is declined that is not approved."""
+    """Returns the private reason for declining a run whose decision is `approval`."""
     return (
         f"the policy requires approval by hand, but this run is {approval.decision}; read "
         f"{approval.run_file}, and run privfed site approve {folder} {approval.digest}, or privfed "
@@ -292,11 +299,11 @@ def _unapproved(approval: Approval, folder: Path) -> str:
 
 
 def too_slow(seconds: float, deadline: float) -> Refusal | None:
-    """Returns a refusal if training takes longer than half the deadline; None otherwise.
+    """Returns None if `deadline` is at least twice `seconds`, else a refusal.
 
     Args:
       seconds: measured training time of the largest cohort.
-      deadline: `secure.deadline` in seconds; 0 if the run sets none.
+      deadline: `secure.deadline` in seconds; 0 if the run sets none, which is refused.
     """
     if deadline >= _MARGIN * seconds > 0.0:
         return None

@@ -43,8 +43,8 @@ class PlainParty:
       parties: the factory, which computes the sum.
       question: the question.
       state: the last committed state; None before the first commit.
-      commit: stores further states.
-      commits: number of commits so far.
+      commit: stores a further state, and the number of commits, durably.
+      commits: number of recorded commits so far.
     """
 
     parties: PlainParties
@@ -77,7 +77,7 @@ class PlainParty:
         return True
 
     def end(self) -> None:
-        """Commits that the party answers no further message."""
+        """Ends the party durably: it then answers no further message."""
         self._committed(_OVER)
 
     def _committed(self, state: bytes) -> None:

@@ -89,7 +89,10 @@ RELEASES = ("training", "evaluation", "statistics")
 
 
 def _names(known: tuple[str, ...], digests: bool = False) -> AfterValidator:
-    """Returns a validator of lists of unique names, each `known` or (if `digests`) a digest."""
+    """Returns a validator of nonempty lists of unique names from `known`.
+
+    If `digests`, digests of files are valid names, too.
+    """
 
     def check(names: list[str]) -> list[str]:
         wrong = [name for name in names if not (name in known or (digests and _is_digest(name)))]

@@ -23,7 +23,7 @@ Reasons = Iterator[tuple[Code, str]]
 
 @runtime_checkable
 class _NamesThreat(Protocol):
-    """A protocol with shared secrets that states its threat model."""
+    """A protocol with secret sharing that states its threat model."""
 
     threat: Threat
 
@@ -134,7 +134,10 @@ def _protocol(request: _Request) -> Reasons:
 
 
 def _mechanism(request: _Request) -> Reasons:
-    """Refuses unlisted mechanisms; with central noise the reason adds that the server sees sums."""
+    """Refuses mechanisms that the policy does not list.
+
+    With central noise the reason adds that the server sees sums.
+    """
     allowed, name = request.policy.require.mechanisms, request.name("mechanism")
     if name not in allowed:
         text = _not_listed("privacy.mechanism", name, "require.mechanisms", allowed)
@@ -177,7 +180,10 @@ def _sites(request: _Request) -> Reasons:
 
 
 def _shares(request: _Request) -> Reasons:
-    """Refuses sums of too few surviving sites, and thresholds of too few shares for a secret."""
+    """Refuses sums of fewer surviving sites than the policy requires.
+
+    Also refuses a threshold below the number of shares that the federation file requires.
+    """
     config, least = request.config, request.policy.require.sites
     limits, protocol = configured_limits(config), config.row_hiding
     if limits.minimum < least:
@@ -238,7 +244,10 @@ def _objective(request: _Request) -> Reasons:
 
 
 def _model(request: _Request) -> Reasons:
-    """Refuses a model that is too large or not listed; file digests list external models."""
+    """Refuses a model that is too large, or that `allow.models` does not list.
+
+    An external model is listed by the digest of its file.
+    """
     allowed, name = request.policy.allow.models, request.name("model")
     if request.stated:
         pass  # `_releases` compares the model with that of the source
@@ -265,7 +274,10 @@ def _deadline(request: _Request) -> Reasons:
 
 
 def _releases(request: _Request) -> Reasons:
-    """Refuses unlisted releases, and runs that release more than their source states."""
+    """Refuses releases that the policy does not list.
+
+    Also refuses a run that differs from the release that its source states (`other_keys`).
+    """
     allowed, config = request.policy.allow.releases, request.config
     requested = [purpose_of(config), *(["evaluation"] if config.evaluation_rounds.every else [])]
     if request.stated:

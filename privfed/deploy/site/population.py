@@ -46,7 +46,7 @@ class ReadsTables(Protocol):
 
 
 def most_examples(config: Config, table: SiteTable) -> int:
-    """Returns the largest number of examples of one client at a site.
+    """Returns an upper bound on the number of examples of one client at a site.
 
     It is 1 for a release of statistics, which makes one example of all rows of a client.
     """
@@ -76,7 +76,7 @@ def by_cause(causes: Mapping[str, int]) -> str:
 
 
 def about(clients: int) -> str:
-    """Returns a number of clients, rounded to tens."""
+    """Returns a number of clients as text, rounded to tens, or "fewer than 10"."""
     return f"about {round(clients, -1):,}" if clients >= 10 else "fewer than 10"
 
 
@@ -126,7 +126,7 @@ def readable_examples(source: Part, table: SiteTable) -> Readings:
 
 
 def _good(clients: Indices, fault: Callable[[Indices], str]) -> tuple[Indices, Counter[str]]:
-    """Returns the `clients` with readable rows, and the number of other clients by cause.
+    """Returns those `clients` with readable rows, sorted, and the number of others by cause.
 
     `fault` returns the cause why the rows of some clients cannot be read; "" if they can. Groups
     that cannot be read are bisected.

@@ -33,9 +33,9 @@ class StatesRelease(Protocol):
 
 
 def purpose_of(config: Config) -> str:
-    """Returns the release in the run's rounds that do not evaluate, as policies name it.
+    """Returns the policies' name of the release that rounds without evaluation make.
 
-    This is the `purpose` of its source, or "training".
+    This is the `purpose` of a source that states its release, else "training".
     """
     return config.source.purpose if isinstance(config.source, StatesRelease) else "training"
 

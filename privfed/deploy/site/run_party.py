@@ -42,9 +42,9 @@ class Late(Aborted):
 
 @dataclass(frozen=True)
 class FixedTime:
-    """Returns data-dependent results a fixed number of `seconds` after the call; 0: at once.
+    """Returns the result of data-dependent work a fixed number of `seconds` after the work began.
 
-    A random delay is added (`blur`).
+    A random delay is added (`blur`). If `seconds` is 0, the result is returned when it is ready.
     """
 
     seconds: float
@@ -74,7 +74,8 @@ class FixedTime:
     def cut_off(self, work: Callable[[], Work], late: Callable[[], Work]) -> Work:
         """Returns the result of `work`, or raises its error, at the fixed time.
 
-        If `work` takes longer, it is not interrupted, but the result of `late` is returned instead.
+        If `work` takes longer, it continues in its own thread, and the result of `late` is returned
+        instead.
         """
         if not self.seconds:
             return work()
@@ -127,7 +128,8 @@ class RunParty:
         """Returns the answer to a question: starts its sum, or repeats the current sum's answer.
 
         Raises:
-          Declined: if `admission` declines the question.
+          Declined: if `admission` declines the question, or its ledger lines do not continue the
+            site's copy.
           Aborted: if the question is malformed, the state of its party was lost, or the site's row
             was not ready in time (`Late`).
         """
@@ -160,8 +162,8 @@ class RunParty:
     def _restored(self, body: bytes | None) -> Party | None:
         """Returns the current party in its last committed state.
 
-        Returns None if no question is stored, or it is not `body` (None: any question), or it was
-        not the last to be charged.
+        Returns None if no question is stored with a state, or the stored question is not `body`
+        (None: any question), or another question was charged last.
         Raises `BadMessage` if the state is damaged or too old: earlier answers are then unknown.
         """
         if (last := self.store.read()) is None or body not in (None, last[0]):
@@ -187,7 +189,10 @@ class RunParty:
         return self.parties(question, state, commit, self.admission.commits)
 
     def _handled(self, party: Party, message: bytes) -> bytes:
-        """Returns the party's answer, at the fixed time if it depends on clients' data."""
+        """Returns the party's answer; if it is a row, at the time that `leaving` fixes.
+
+        If the row is late, ends the party and raises `Late`.
+        """
         if not party.sends_row(message):
             return party.handle(message)
         try:
@@ -198,7 +203,7 @@ class RunParty:
 
 
 class _Request(NamedTuple):
-    """A question, the ledger lines after the line whose hash is `since`, and an invitation."""
+    """A question, the ledger's `lines` after that with the hash `since`, and the invitation."""
 
     question: Question
     since: bytes

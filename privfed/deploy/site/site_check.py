@@ -36,12 +36,12 @@ class SiteCheck(Encoded):
 
     Attributes:
       clients: number of clients in the site's table; private.
-      rows: number of rows that are used; private.
+      rows: number of these clients' rows that are used; private.
       epsilon: epsilon at `delta` of all charges in the site's receipts and of the whole run.
       budget: the site's largest epsilon.
       delta: the site's delta.
       cohort: size of the largest cohort that may be sampled here.
-      seconds: seconds that this machine takes to train that cohort.
+      seconds: seconds that this machine takes for the slowest sum over that cohort.
       reading: seconds that this machine takes to read the table.
       deadline: seconds that the run allows for training.
       approval: a person's decision about the run; None if the policy requires none.
@@ -70,7 +70,8 @@ def check_site(member: Membership, run: Path) -> SiteCheck:
 
     Raises:
       Refused: if a file is invalid, the site would decline the run, its table cannot be read as
-        the run declares, or `clients` or `reading` in data.toml is too small.
+        the run declares, or in data.toml `clients` is too small, or `reading` is less than twice
+        the time that reading takes.
     """
     try:
         return _checked(member, run)
@@ -122,7 +123,10 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
 
 
 def _spent(member: Membership, setup: Setup, limit: SpendingLimit) -> float:
-    """Returns epsilon after the whole run. Raises `Declined` if that exceeds the site's budget."""
+    """Returns epsilon at the site's delta after the whole run.
+
+    Raises `Declined` if it exceeds the site's budget, or if no bound is known.
+    """
     plan = setup.plan
     party = "sites" if plan.other is not None else None
     try:
@@ -149,7 +153,7 @@ def _spent(member: Membership, setup: Setup, limit: SpendingLimit) -> float:
 
 
 def _open_table(path: Path) -> Iterator[str]:
-    """Yields a warning if all users of the machine have access to the table."""
+    """Yields a warning if users other than the table's owner and group have any access to it."""
     if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o007:
         yield (
             f"{path} has mode {mode:o}, which gives other users of this machine access; set it to "
@@ -158,7 +162,10 @@ def _open_table(path: Path) -> Iterator[str]:
 
 
 def _by_cause(config: Config, table: SiteTable, error: Refused) -> Refused:
-    """Returns `error`, extended by the number of clients that each cause would exclude."""
+    """Returns an error with the number of clients that each cause would exclude.
+
+    Returns `error` itself if no client has unreadable rows.
+    """
     read = readable_examples(config.parts["source"], table)
     if not read.causes:
         return error

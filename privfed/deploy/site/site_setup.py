@@ -55,6 +55,9 @@ def rehearsed_seconds(
 ) -> float:
     """Returns the seconds of the slowest exchange for the largest cohort that a site may sample.
 
+    They are measured on synthetic clients: at most two chunks, from which larger cohorts are
+    extrapolated.
+
     Args:
       site: number of the site.
       setup: the run.
@@ -91,8 +94,8 @@ def _synthetic_population(setup: Setup, clients: int, rows: int) -> Federation:
 def site_config(text: str, table: SiteTable) -> Config:
     """Returns the configuration of the run file `text`, with the site's own table and device.
 
-    Keys that concern only the coordinator are cleared: recorded heads, watchers, the file of the
-    initial model, and earlier runs.
+    Keys that concern only the coordinator are cleared: `heads` and `watch` of [run], the initial
+    model, and `prior` and `disjoint` of [privacy].
 
     Raises:
       Refused: if the run file is invalid, or its columns include the site's client column.
@@ -132,7 +135,7 @@ def site_config(text: str, table: SiteTable) -> Config:
 
 
 def _with_keys(source: Part, keys: Mapping[str, Any]) -> Part:
-    """Returns the source with the values of `keys` for those keys that it has.
+    """Returns `source` with those values of `keys` whose keys it has.
 
     Raises `Refused` if these values contradict the columns of the source.
     """

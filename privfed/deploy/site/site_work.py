@@ -59,7 +59,7 @@ class IsolatedTraining:
     executor: LocalExecutor
 
     def answering(self, cohort: Cohort) -> Cohort:
-        """Returns the clients of `cohort` that answer, as the wrapped executor determines."""
+        """Returns `cohort` with only the clients that answer, as `executor` determines."""
         return self.executor.answering(cohort)
 
     def root(self, exchange: Exchange, round: int) -> Tensor:
@@ -154,7 +154,7 @@ class SiteWork:
 
     @cached_property
     def forms(self) -> Mapping[bool, tuple[QuestionForm, ...]]:
-        """The forms of a round's exchanges, by whether the round evaluates (True) or trains."""
+        """The forms of the exchanges of an evaluation round (True) and a training round (False)."""
         forms: dict[bool, tuple[QuestionForm, ...]] = {False: (), True: ()}
         for question in questions_of_each_kind(self.setup):
             forms[self._algorithm(question).evaluates] += (question.form,)
@@ -173,7 +173,6 @@ class SiteWork:
         return question.width(self._algorithm(question))
 
     def _algorithm(self, question: Question) -> Algorithm:
-        """Returns the algorithm of the question's round."""
         return self.setup.algorithm_in(question.round)
 
     def encoding(self, question: Question) -> Encoding:
@@ -183,7 +182,8 @@ class SiteWork:
     def row(self, question: Question) -> Integers:
         """Returns the site's integer sum `[m]` for an exchange, to be masked.
 
-        It includes the site's share of noise, except noise in layers, which the party adds.
+        It includes the site's share of noise, except noise in layers (`layers`), which the party
+        adds.
         """
         session = self._session(question, np.array([self.site]), np.empty(0, dtype=np.int64))
         encoding, sent = self.encoding(question), _Outbox()
@@ -228,7 +228,10 @@ class SiteWork:
         return accumulator.close().total
 
     def _session(self, question: Question, sites: Indices, leaves: Indices) -> Session:
-        """Returns the context of the sum for `question`."""
+        """Returns the context of the sum for `question`.
+
+        The parties of the sum are `sites`; each drops out at its stage in `leaves` (empty: none).
+        """
         return Session(
             question.round,
             question.number,

@@ -65,15 +65,15 @@ class SiteStatus(Encoded):
       federation: name of the federation.
       population: name of the site's population.
       up: whether an agent answers at the site's socket, also while it trains.
-      epsilon: epsilon of all receipts, at `delta`.
+      epsilon: epsilon of all receipts, at `delta`; infinite if no bound is known.
       budget: the largest epsilon that the policy allows.
       delta: the policy's delta.
       runs: number of runs that the site has answered.
       answers: number of exchanges that it has answered.
       last_run: hash that identifies the last run; empty if there is none.
       last_round: last round of that run that the site answered; 0 if there is none.
-      last_answer: time of the last receipt, in seconds since 1970; 0 if there is none.
-      pending: number of runs that wait for approval by hand.
+      last_answer: time of the receipts' last change, in seconds since 1970; 0 without runs.
+      pending: number of declared runs without a decision.
       declined: number of declined messages, by code.
     """
 

@@ -87,7 +87,11 @@ def file_digest(path: Path) -> str:
 
 
 def _defines(path: Path, name: str) -> bool:
-    """Whether the file defines `name` exactly once and never rebinds it; runs none of its code."""
+    """Whether the file has exactly one function or class `name` at its top level.
+
+    False also if an assignment at the top level, or an import, states `name`, or if the file is no
+    valid Python. `import *` is not examined. Runs none of the file's code.
+    """
     kinds = ast.FunctionDef | ast.ClassDef
     try:
         body = ast.parse(path.read_bytes()).body

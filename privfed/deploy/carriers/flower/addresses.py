@@ -33,7 +33,8 @@ def payload_content(data: bytes) -> RecordDict:
 def payload_bytes(message: Message) -> bytes:
     """Returns the bytes that `message` carries.
 
-    Raises `ValueError` for an error report, or if the content is not that of `payload_content`.
+    Raises `ValueError` if Flower reports an error in it, or if its content has another form than
+    that of `payload_content`.
     """
     if message.has_error():
         raise ValueError("the message is an error report and carries no bytes")
@@ -68,7 +69,7 @@ class GridMail:
 
         Also returns None if Flower raises an error. A reply is valid only if the queried node sent
         it in answer to this message. Flower may block beyond `deadline` (`time.monotonic`) if an
-        upload to it stalls: call this in a thread that no other thread waits for.
+        upload to it stalls, so call this in a thread that no other thread joins.
         """
         left = deadline - time.monotonic()
         if left <= 0:
@@ -111,9 +112,9 @@ _SOON = 0.5
 
 @dataclass
 class _Node:
-    """The time `again` from which to greet a node again; 0: not greeted yet.
+    """A node is greeted next at the time `again` (`time.monotonic`) or later; 0: not greeted yet.
 
-    After that greeting, the node is not greeted for `pause` seconds.
+    After the end of that greeting, the node is not greeted for `pause` seconds.
     """
 
     again: float = 0.0
@@ -152,7 +153,7 @@ class Addresses:
     def forget(self, site: int, node: int) -> None:
         """Discards `node` as the node of `site`, because a message to it failed.
 
-        Does nothing if another node is known for `site`.
+        Does nothing if another node, or none, is known for `site`.
         """
         with self._changed:
             if self._node_of.get(site) == node:
@@ -160,7 +161,7 @@ class Addresses:
                 self._nodes[node] = _Node(again=time.monotonic() + _SOON)
 
     def set_doubtful(self, site: int, doubtful: bool) -> None:
-        """Sets whether the node of `site` is doubtful, because no agent of the site answers there.
+        """Marks the node of `site` as doubtful (no agent answers at the node), or as not doubtful.
 
         A site with a doubtful node is also searched at other nodes.
         """
@@ -168,10 +169,10 @@ class Addresses:
             (self._doubtful.add if doubtful else self._doubtful.discard)(site)
 
     def look(self) -> None:
-        """Greets, in the background, nodes that are not the node of any site.
+        """Greets, in background threads, the nodes that are not the node of any site.
 
-        A new node is greeted once. It is greeted again only while a site is sought: a site whose
-        node is unknown or doubtful.
+        A new node is greeted once, and again only while the node of some site is unknown or
+        doubtful.
         """
         with self._changed:
             if self._looking:
@@ -190,7 +191,7 @@ class Addresses:
                 self._looking = False
 
     def _to_greet(self, alive: set[int]) -> list[int]:
-        """Returns the `alive` nodes to greet now; discards all other nodes."""
+        """Returns the `alive` nodes to greet now; forgets all nodes that are not alive."""
         now = time.monotonic()
         with self._changed:
             for site in [site for site, node in self._node_of.items() if node not in alive]:
@@ -231,8 +232,8 @@ class GridCarrier:
 
     Each message has its own thread, which is abandoned at the message's deadline because Flower may
     block it longer. Answers that arrive after the next message to the same site was sent are
-    dropped. A node without an agent answers `UNREACHABLE` instead of the site, so that no caller
-    waits for the site.
+    dropped. If no agent can be reached at a node, the node answers `UNREACHABLE`, so that no caller
+    waits until the deadline.
     """
 
     addresses: Addresses
@@ -250,9 +251,9 @@ class GridCarrier:
         threading.Thread(target=self._carry, args=errand, daemon=True).start()
 
     def receive(self, deadline: float) -> list[tuple[int, bytes]]:
-        """Waits until `deadline` for an answer to the latest message to a site.
+        """Waits, at most until `deadline`, for an answer to the latest message to any site.
 
-        Returns all such (site, answer) pairs that have arrived; an empty list if none has.
+        Returns all such (site, answer) pairs that have arrived by then; an empty list if none has.
         """
         while (left := deadline - time.monotonic()) > 0:
             try:
@@ -266,7 +267,7 @@ class GridCarrier:
         return []
 
     def _carry(self, site: int, number: int, data: bytes, deadline: float) -> None:
-        """Sends `data` to `site` until an answer arrives or `deadline` passes.
+        """Sends `data`, the message `number` to `site`, until it is answered or `deadline` passes.
 
         After a failure, searches for the node of `site` again.
         """

@@ -22,7 +22,7 @@ _LONGEST = 3600.0
 def carried(message: Message, socket: Path) -> Message:
     """Returns the reply to `message`: the answer of the agent at `socket`.
 
-    After any error, the reply is `UNREACHABLE`.
+    The reply is `UNREACHABLE` if `message` is malformed, or if the agent does not answer in time.
     """
     try:
         seconds = min(max(float(message.metadata.ttl), 1.0), _LONGEST)

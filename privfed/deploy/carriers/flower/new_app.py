@@ -53,7 +53,7 @@ class NewApp:
     out: Path
 
     def write(self) -> None:
-        """Writes the four files of the app into the new folder.
+        """Writes pyproject.toml, and a package of three modules, into the new folder.
 
         Raises:
           Refused: if the folder exists or its name is invalid, the run file or federation file is

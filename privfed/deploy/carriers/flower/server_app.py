@@ -57,8 +57,8 @@ class Settings:
         """Returns the settings in `stated`, a run configuration of Flower.
 
         Raises:
-          Refused: if a path is missing or not absolute, or a time is missing or not a positive
-            number.
+          Refused: if a path is missing or not absolute, or `seconds` or `patience` is missing or
+            not a positive number.
         """
         for name in _PATHS:
             path = stated.get(name)
@@ -85,7 +85,7 @@ class Settings:
 
 @dataclass
 class WrittenRounds(Observer):
-    """Logs the end or abort of each round, and its public metrics."""
+    """Logs the end or abort of each round, and the round's public metrics."""
 
     _charged: set[int] = field(default_factory=set)
     """Rounds that were charged before a resume, and aborted rounds; their ends are not logged."""
@@ -147,7 +147,7 @@ def train_over(grid: Grid, settings: Settings) -> Outcome:
 
 @contextlib.contextmanager
 def _logged(path: Path) -> Iterator[None]:
-    """Writes privfed's log also to the file at `path`, until the block ends."""
+    """Appends the log of logger "privfed", from level INFO, to the file at `path`, in the block."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

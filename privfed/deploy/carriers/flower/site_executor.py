@@ -74,7 +74,7 @@ class SiteExecutor:
         """Runs tasks until `stop` is set, each in its own thread; failures are logged.
 
         A SuperNode that lost its connection to SuperLink hands out tasks without messages. Such a
-        task may block its thread for hours, but no other thread.
+        task may block its own thread for hours, but not the other tasks.
         """
         slots = threading.BoundedSemaphore(_CONCURRENT_TASKS)
         signed = SuperExecAuthHttpInterceptor(master_secret=self.secret, protected_methods=_ACQUIRE)
@@ -108,8 +108,8 @@ class SiteExecutor:
     def _carry(self, token: str) -> None:
         """Passes a task's bytes to the agent, and the agent's answer to the SuperNode.
 
-        If this fails, no result is sent: the SuperNode, which runs no other task meanwhile, answers
-        with its own error when the task's heartbeats end.
+        If this fails, no result is sent. The SuperNode then reports an error when the task's
+        heartbeats end, and runs no other task before that.
         """
         with self._client(RuntimeTokenHttpInterceptor(token)) as client:
             with _alive(lambda: client.SendTaskHeartbeat(SendTaskHeartbeatRequest())):
@@ -119,7 +119,7 @@ class SiteExecutor:
 
     @contextmanager
     def _client(self, *interceptors: Any) -> Iterator[RuntimeHttpClient]:
-        """Yields a client of the Runtime API that does not retry."""
+        """Yields a client of the Runtime API with these interceptors, which does not retry."""
         client = RuntimeHttpClient.from_server_address(
             server_address=self.runtime,
             insecure=self.certificates is None,
@@ -134,7 +134,7 @@ class SiteExecutor:
 
 @contextmanager
 def _alive(beat: Callable[[], object]) -> Iterator[None]:
-    """Calls `beat`, which sends a task's heartbeat, every 15 seconds until the block ends."""
+    """Calls `beat`, which sends a heartbeat, every 15 seconds in the block; logs its errors."""
     over = threading.Event()
 
     def beating() -> None:
