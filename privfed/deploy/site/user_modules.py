@@ -89,8 +89,8 @@ def file_digest(path: Path) -> str:
 def _defines(path: Path, name: str) -> bool:
     """Whether the file has exactly one function or class `name` at its top level.
 
-    False also if an assignment at the top level, or an import, states `name`, or if the file is no
-    valid Python. `import *` is not examined. Runs none of the file's code.
+    False also if an assignment at the top level, or an import, states `name`, if the file is no
+    valid Python, or if it has an `import *`, which could replace `name`. Runs none of the file's code.
     """
     kinds = ast.FunctionDef | ast.ClassDef
     try:
@@ -111,7 +111,7 @@ def _defines(path: Path, name: str) -> bool:
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     }
-    return len(defined) == 1 and name not in rebound | imported
+    return len(defined) == 1 and not {name, "*"} & (rebound | imported)
 
 
 def _file_of(module: str) -> Path | None:

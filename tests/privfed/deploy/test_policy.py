@@ -300,12 +300,13 @@ def test_a_module_that_hands_on_another_ones_function_is_refused(tmp_path, monke
         "from torch import load",
         "import torch\nload = torch.load",
         "def load(): ...\nfrom torch import load",
+        "def load(): ...\nfrom torch import *",
         "if True:\n    def load(): ...\n",
         "def load(): ...\ndef load(): ...\n",
         "class A:\n    def load(): ...\n",
         "def load(:",
     ],
-    ids=range(7),
+    ids=range(8),
 )
 def test_a_listed_file_is_listed_for_what_it_defines_itself(tmp_path, monkeypatch, text):
     """A name that it only imports is somebody else's code, with arguments of the run's choice."""
