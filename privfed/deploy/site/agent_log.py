@@ -36,7 +36,7 @@ class _PrivateFile(RotatingFileHandler):
 
     def _open(self) -> TextIOWrapper:
         os.close(os.open(self.baseFilename, os.O_CREAT | os.O_WRONLY, 0o600))
-        os.chmod(self.baseFilename, 0o600)
+        Path(self.baseFilename).chmod(0o600)
         return super()._open()
 
 

@@ -90,7 +90,7 @@ def _defines(path: Path, name: str) -> bool:
     """Whether the file has exactly one function or class `name` at its top level.
 
     False also if an assignment at the top level, or an import, states `name`, if the file is no
-    valid Python, or if it has an `import *`, which could replace `name`. Runs none of the file's code.
+    valid Python, or if it has an `import *`, which could replace `name`. Runs no code of the file.
     """
     kinds = ast.FunctionDef | ast.ClassDef
     try:

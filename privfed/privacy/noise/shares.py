@@ -294,16 +294,17 @@ def _spends(clients: int, colluders: int, before: int, until: int, waste: float)
     """Whether one layer between two boundaries leaves at most 1 + `waste` times the noise required.
 
     Both sides of ((n - D) s_i - fewer l_i) / v <= (1 + waste) (n - D) / (n - k - D) are multiplied
-    by (n - k - d_i) (n - k - d_{i-1}) (n - k - D), so the left is an integer; the right is rounded
-    to a float. In exact arithmetic the inequality holds for `until` = `before` + 1.
+    by (n - k - d_i) (n - k - d_{i-1}) (n - k - D), so that only integers are compared. The
+    inequality always holds for `until` = `before` + 1.
     """
     counted, step = clients - colluders, until - before
+    allowed = 1 + Fraction(waste)
 
     def within(gone: int) -> bool:
         survivors = clients - gone
         left = survivors * (counted - before) - _fewer(counted, before, until, gone) * step
         requested = survivors * (counted - before) * (counted - until)
-        return left * (counted - gone) <= requested * (1 + waste)
+        return left * (counted - gone) * allowed.denominator <= requested * allowed.numerator
 
     return all(map(within, range(until, before, -1)))
 
