@@ -1,4 +1,4 @@
-"""The commands of the carrier Flower: `privfed flower new` and `executor`."""
+"""The commands of carriers: `privfed flower new` and `executor`, and `privfed nvflare new`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 @click.group("flower")
 def flower() -> None:
     """Run a federation with Flower as the transport of messages (privfed[flower])."""
+
+
+@click.group("nvflare")
+def nvflare() -> None:
+    """Run a federation with NVIDIA FLARE as the transport of messages (privfed[nvflare])."""
 
 
 _RUN = click.option("--run", type=FILE, required=True, metavar="RUN.toml", help="The run file.")
@@ -58,6 +63,28 @@ def new_app_command(
 
     _job(app, run, federation, key, out).write(app_files)
     click.echo(f"privfed: start the app by: flwr run {app}", err=True)
+    return 0
+
+
+@nvflare.command("new")
+@click.argument("job", metavar="JOB", type=DIRECTORY)
+@_RUN
+@_FEDERATION
+@_KEY
+@_OUT
+@answers_errors
+def new_nvflare_command(
+    job: Path, run: Path, federation: Path, key: Path | None, out: Path | None
+) -> int:
+    """Write a job for `nvflare job submit`, which names the run's files and copies none of them.
+
+    Writing the job does not need NVIDIA FLARE; running it needs NVIDIA FLARE and privfed at its
+    server and at every site. The paths are those on the machine of the server.
+    """
+    from privfed.deploy.carriers.nvflare.new_job import job_files
+
+    _job(job, run, federation, key, out).write(job_files)
+    click.echo(f"privfed: start the job by: nvflare job submit -j {job}", err=True)
     return 0
 
 
