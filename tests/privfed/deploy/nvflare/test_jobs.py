@@ -122,6 +122,7 @@ def test_a_site_runs_no_code_of_a_job_and_no_other_class(federation, programs):
     flare.submit(changed_job(flare, "other", other, {}))
     for name in NAMES:
         until(lambda: "is not in allow_list" in flare.log(name), lambda: flare.log(name)[-900:])  # noqa: B023
+        assert "allowing it because" not in flare.log(name)
     assert not mark.exists()
     receipts = [(hospitals.site(name) / "receipts.jsonl").read_text() for name in NAMES]
     assert not any('"answer"' in each for each in receipts)
