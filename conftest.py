@@ -1,6 +1,6 @@
 """Collection and hypothesis settings of all tests.
 
-Tests of Flower, which has an environment of its own, are not collected where it is absent. Modules
+Modules of Flower and NVIDIA FLARE are not collected where these are absent. Modules
 are searched for examples only if they contain a prompt: every worker collects hundreds of them.
 Hypothesis has no deadline per example, so that a slow machine fails no test.
 """
@@ -9,11 +9,13 @@ from importlib.util import find_spec
 
 import pytest
 
-collect_ignore_glob = (
-    []
-    if find_spec("flwr")
-    else ["privfed/deploy/carriers/flower/*.py", "tests/privfed/flower_*.py"]
-)
+_ENGINES = {
+    "flwr": ["privfed/deploy/carriers/flower/*.py", "tests/privfed/flower_*.py"],
+    "nvflare": ["privfed/deploy/carriers/nvflare/*.py", "tests/privfed/flare_*.py"],
+}
+collect_ignore_glob = [
+    each for engine, patterns in _ENGINES.items() if not find_spec(engine) for each in patterns
+]
 
 if find_spec("hypothesis"):
     from hypothesis import HealthCheck, settings

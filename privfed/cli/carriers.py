@@ -1,12 +1,16 @@
-"""The commands of the carrier Flower: `privfed flower new` and `executor`."""
+"""The commands of carriers: `privfed flower new` and `executor`, and `privfed nvflare new`."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from privfed.cli.answering import DIRECTORY, FILE, SITE_FOLDER, answers_errors
+
+if TYPE_CHECKING:
+    from privfed.deploy.carriers.new_job import NewJob
 
 
 @click.group("flower")
@@ -14,18 +18,38 @@ def flower() -> None:
     """Run a federation with Flower as the transport of messages (privfed[flower])."""
 
 
+@click.group("nvflare")
+def nvflare() -> None:
+    """Run a federation with NVIDIA FLARE as the transport of messages (privfed[nvflare])."""
+
+
+_RUN = click.option("--run", type=FILE, required=True, metavar="RUN.toml", help="The run file.")
+_FEDERATION = click.option(
+    "--federation", type=FILE, required=True, metavar="FILE", help="The federation file."
+)
+_KEY = click.option(
+    "--key", type=FILE, metavar="FILE", help="The coordinator's key; default: next to the file."
+)
+_OUT = click.option(
+    "--out", type=DIRECTORY, metavar="DIR", help="The run's folder; default: next to its file."
+)
+
+
+def _job(folder: Path, run: Path, federation: Path, key: Path | None, out: Path | None) -> NewJob:
+    """Returns the job in a new `folder`, with the defaults of `--key` and `--out`."""
+    from privfed.deploy.carriers.new_job import NewJob
+
+    secret = key if key is not None else federation.absolute().parent / "key"
+    run_folder = out if out is not None else run.absolute().parent / "runs" / run.stem
+    return NewJob(folder, run, federation, secret, run_folder)
+
+
 @flower.command("new")
 @click.argument("app", metavar="APP", type=DIRECTORY)
-@click.option("--run", type=FILE, required=True, metavar="RUN.toml", help="The run file.")
-@click.option(
-    "--federation", type=FILE, required=True, metavar="FILE", help=("The federation file.")
-)
-@click.option(
-    "--key", type=FILE, metavar="FILE", help=("The coordinator's key; default: next to the file.")
-)
-@click.option(
-    "--out", type=DIRECTORY, metavar="DIR", help=("The run's folder; default: next to its file.")
-)
+@_RUN
+@_FEDERATION
+@_KEY
+@_OUT
 @answers_errors
 def new_app_command(
     app: Path, run: Path, federation: Path, key: Path | None, out: Path | None
@@ -35,12 +59,32 @@ def new_app_command(
     Writing the app does not need Flower; running it needs Flower on the machine of SuperLink and at
     every site. The paths are those on the machine of SuperLink.
     """
-    from privfed.deploy.carriers.flower.new_app import NewApp
+    from privfed.deploy.carriers.flower.new_app import app_files
 
-    secret = key if key is not None else federation.absolute().parent / "key"
-    folder = out if out is not None else run.absolute().parent / "runs" / run.stem
-    NewApp(app, run, federation, secret, folder).write()
+    _job(app, run, federation, key, out).write(app_files)
     click.echo(f"privfed: start the app by: flwr run {app}", err=True)
+    return 0
+
+
+@nvflare.command("new")
+@click.argument("job", metavar="JOB", type=DIRECTORY)
+@_RUN
+@_FEDERATION
+@_KEY
+@_OUT
+@answers_errors
+def new_nvflare_command(
+    job: Path, run: Path, federation: Path, key: Path | None, out: Path | None
+) -> int:
+    """Write a job for `nvflare job submit`, which names the run's files and copies none of them.
+
+    Writing the job does not need NVIDIA FLARE; running it needs NVIDIA FLARE and privfed at its
+    server and at every site. The paths are those on the machine of the server.
+    """
+    from privfed.deploy.carriers.nvflare.new_job import job_files
+
+    _job(job, run, federation, key, out).write(job_files)
+    click.echo(f"privfed: start the job by: nvflare job submit -j {job}", err=True)
     return 0
 
 

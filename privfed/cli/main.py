@@ -16,7 +16,7 @@ from privfed.cli.attack import attack
 from privfed.cli.audit import audit_command
 from privfed.cli.calibrate import calibrate_command
 from privfed.cli.canaries import canary
-from privfed.cli.carriers import flower
+from privfed.cli.carriers import flower, nvflare
 from privfed.cli.check import check_command
 from privfed.cli.describe import declare_command, describe_command
 from privfed.cli.experiment import experiment_command
@@ -201,6 +201,7 @@ for command in (
     export_command,
     federation,
     flower,
+    nvflare,
     list_command,
     new,
     predict_command,

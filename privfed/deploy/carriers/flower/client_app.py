@@ -12,7 +12,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from privfed.deploy.carriers.carrier import UNREACHABLE
-from privfed.deploy.carriers.flower.addresses import ACTION, payload_bytes, payload_content
+from privfed.deploy.carriers.flower.grid_mail import ACTION, payload_bytes, payload_content
 from privfed.deploy.carriers.local_socket import ask
 
 _LONGEST = 3600.0

@@ -13,6 +13,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[4]
+ENGINES = {"flower": "flwr", "nvflare": "nvflare"}
+"""Extras with versions of their own, and the package of each."""
 IN_CONFLICT = {"packaging", "protobuf", "rich"}
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
@@ -31,11 +33,21 @@ SERVICES = {"mlflow", "wandb"}
 """Clients of services, whose tests are skipped where they are not installed."""
 
 
-def test_flower_is_an_extra_of_its_own_and_dev_has_all_others_but_services():
-    (flower,) = map(Requirement, EXTRAS["flower"])
-    assert flower.specifier.contains(pinned("constraints.flower.txt")["flwr"].partition("==")[2])
+def test_nvidia_flare_adds_versions_and_changes_none():
+    """The file includes the common versions, so it repeats none of them."""
+    first, *lines = (ROOT / "constraints.nvflare.txt").read_text().splitlines()
+    assert first == "--constraint constraints.txt"
+    added = {canonicalize_name(line.partition("==")[0]) for line in lines}
+    assert not added & pinned("constraints.txt").keys()
+
+
+def test_engines_are_extras_of_their_own_and_dev_has_all_others_but_services():
+    for extra, package in ENGINES.items():
+        (engine,) = map(Requirement, EXTRAS[extra])
+        version = pinned(f"constraints.{extra}.txt")[package].partition("==")[2]
+        assert engine.specifier.contains(version)
     (others,) = (each for each in map(Requirement, EXTRAS["dev"]) if each.name == "privfed")
-    assert others.extras == EXTRAS.keys() - {"dev", "flower"} - SERVICES
+    assert others.extras == EXTRAS.keys() - {"dev", *ENGINES} - SERVICES
 
 
 def installed(extra):
@@ -53,7 +65,7 @@ def installed(extra):
                 yield name, each.specifier
 
 
-@every_case("extra", ["", *sorted(EXTRAS.keys() - {"flower"} - SERVICES)])
+@every_case("extra", ["", *sorted(EXTRAS.keys() - {*ENGINES} - SERVICES)])
 def test_whatever_an_extra_installs_is_pinned_to_a_version_that_all_of_it_allow(extra):
     """So each resolves where `dev` does, which has all of them: that CI installs afresh."""
     pins = pinned("constraints.txt")

@@ -12,9 +12,10 @@ from flower_grid import LoopbackGrid, changed, failed
 from flwr.app import Array, ArrayRecord, RecordDict
 from waiting import BRIEF, LONG, until
 
+from privfed.deploy.carriers.addresses import AddressedCarrier, Addresses
 from privfed.deploy.carriers.carrier import UNREACHABLE
-from privfed.deploy.carriers.flower.addresses import Addresses, GridCarrier, GridMail, payload_bytes
-from privfed.deploy.carriers.flower.addresses import payload_content as content
+from privfed.deploy.carriers.flower.grid_mail import GridMail, payload_bytes
+from privfed.deploy.carriers.flower.grid_mail import payload_content as content
 from privfed.deploy.carriers.local_socket import LocalServer
 from privfed.deploy.files.federation_file import FederationFile
 from privfed.deploy.files.keys import SiteKey
@@ -70,7 +71,7 @@ def grid(agents):
 
 
 def carrier(agents, grid, patience=30.0):
-    return GridCarrier(Addresses(GridMail(grid), agents.greeter, patience))
+    return AddressedCarrier(Addresses(GridMail(grid), agents.greeter, patience))
 
 
 def exchange(carrier, sites=(0, 1, 2), data=b"data of %d", silent=()):

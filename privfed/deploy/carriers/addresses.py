@@ -1,6 +1,7 @@
-"""Maps sites to nodes of Flower's grid: a site's node answers a greeting with the site's signature.
+"""Finds the node of an engine that leads to each site, and carries bytes to it.
 
-Flower assigns node ids and may change them; they occur in no signed message.
+An engine (Flower, NVIDIA FLARE) names its nodes itself and may change the names; they occur in no
+signed message. The node of a site answers a greeting with the site's signature.
 """
 
 from __future__ import annotations
@@ -9,99 +10,30 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Hashable
 from dataclasses import dataclass, field
-
-from flwr.app import Array, ArrayRecord, Message, RecordDict
-from flwr.serverapp import Grid
+from typing import Generic, Protocol, TypeVar
 
 from privfed.core.errors import public_text
 from privfed.deploy.carriers.carrier import UNREACHABLE
 from privfed.deploy.messages.envelope import Greeter
 
-ACTION = "privfed"
-"""The action that a client's app is queried for."""
-MESSAGE_TYPE = f"query.{ACTION}"
-_RECORD, _NAME, _TYPE, _FORM = "privfed", "b", "uint8", "raw"
-
-
-def payload_content(data: bytes) -> RecordDict:
-    """Returns the content of a Flower message: one record with `data` as its only array."""
-    array = Array(dtype=_TYPE, shape=(len(data),), stype=_FORM, data=data)
-    return RecordDict({_RECORD: ArrayRecord({_NAME: array})})
-
-
-def payload_bytes(message: Message) -> bytes:
-    """Returns the bytes that `message` carries.
-
-    Raises `ValueError` if Flower reports an error in it, or if its content has another form than
-    that of `payload_content`.
-    """
-    if message.has_error():
-        raise ValueError("the message is an error report and carries no bytes")
-    records = message.content.array_records
-    if set(records) != {_RECORD} or set(records[_RECORD]) != {_NAME}:
-        raise ValueError("the message does not consist of one array of bytes")
-    array = records[_RECORD][_NAME]
-    if (array.dtype, array.stype) != (_TYPE, _FORM) or not isinstance(array.data, bytes):
-        raise ValueError("the message's array does not hold raw bytes")
-    return array.data
-
-
 _log = logging.getLogger(__name__)
-_SPARE = 5.0
-"""Seconds that a message stays valid beyond the wait for its reply, because clocks differ."""
-_MAIL_PAUSES = 0.05, 0.2
-"""Seconds between two polls for a reply: initial and maximum."""
+NodeT = TypeVar("NodeT", bound=Hashable)
 
 
-@dataclass(frozen=True)
-class GridMail:
-    """Sends messages to nodes of Flower's `grid` and waits for their replies; thread-safe."""
+class Mail(Protocol[NodeT]):
+    """Sends messages to an engine's nodes and waits for their replies; thread-safe."""
 
-    grid: Grid
+    def nodes(self) -> set[NodeT]:
+        """Returns the nodes that the engine reports as alive, even if they have just stopped."""
 
-    def nodes(self) -> set[int]:
-        """Returns the nodes that Flower reports as alive, even if they have just stopped."""
-        return set(self.grid.get_node_ids())
+    def ask(self, node: NodeT, data: bytes, deadline: float) -> bytes | None:
+        """Returns the reply of `node` to `data`; None if none arrives by `deadline`.
 
-    def ask(self, node: int, data: bytes, deadline: float) -> bytes | None:
-        """Returns the reply of `node` to `data`; None if no valid reply arrives by `deadline`.
-
-        Also returns None if Flower raises an error. A reply is valid only if the queried node sent
-        it in answer to this message. Flower may block beyond `deadline` (`time.monotonic`) if an
-        upload to it stalls, so call this in a thread that no other thread joins.
+        Also returns None if the engine raises an error. May block beyond `deadline`
+        (`time.monotonic`): call this in a thread that no other thread waits for.
         """
-        left = deadline - time.monotonic()
-        if left <= 0:
-            return None
-        try:
-            message = Message(payload_content(data), node, MESSAGE_TYPE, ttl=left + _SPARE)
-            (number,) = self.grid.push_messages([message])
-            return None if number is None else self._reply(node, number, deadline)
-        except Exception as error:  # Flower may raise any exception, as any carrier may
-            _log.warning("node %d could not be asked: %s", node, public_text(error))
-            return None
-
-    def _reply(self, node: int, number: str, deadline: float) -> bytes | None:
-        """Returns the reply of `node` to the message with the id `number`.
-
-        Returns None if Flower reports an error, or no reply arrives by `deadline`. Raises
-        `ValueError` if the reply is malformed.
-        """
-        pause, slowest = _MAIL_PAUSES
-        while (left := deadline - time.monotonic()) > 0:
-            for reply in self.grid.pull_messages([number]):
-                facts = reply.metadata
-                if facts.reply_to_message_id != number:
-                    continue
-                if reply.has_error():
-                    _log.warning("node %d: Flower reports error %s", node, reply.error.code)
-                    return None
-                if facts.src_node_id == node:
-                    return payload_bytes(reply)
-            time.sleep(min(pause, left))
-            pause = min(pause * 1.2, slowest)
-        return None
 
 
 _PAUSES = 2.0, 30.0
@@ -124,22 +56,22 @@ class _Node:
 
 
 @dataclass
-class Addresses:
-    """Finds the Flower node of each site: the node that last answered a greeting for that site.
+class Addresses(Generic[NodeT]):
+    """Finds the node of each site: the node that last answered a greeting for that site.
 
     A greeting times out after `patience` seconds. All methods are thread-safe.
     """
 
-    mail: GridMail
+    mail: Mail[NodeT]
     greeter: Greeter
     patience: float = 30.0
-    _node_of: dict[int, int] = field(default_factory=dict)
+    _node_of: dict[int, NodeT] = field(default_factory=dict)
     _doubtful: set[int] = field(default_factory=set)
-    _nodes: dict[int, _Node] = field(default_factory=dict)
+    _nodes: dict[NodeT, _Node] = field(default_factory=dict)
     _looking: bool = False
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def wait(self, site: int, deadline: float) -> int | None:
+    def wait(self, site: int, deadline: float) -> NodeT | None:
         """Returns the node of `site` once it is known; None if it is unknown at `deadline`."""
         while (left := deadline - time.monotonic()) > 0:
             with self._changed:
@@ -150,7 +82,7 @@ class Addresses:
                 self._changed.wait_for(lambda: site in self._node_of, min(left, 0.5))
         return None
 
-    def forget(self, site: int, node: int) -> None:
+    def forget(self, site: int, node: NodeT) -> None:
         """Discards `node` as the node of `site`, because a message to it failed.
 
         Does nothing if another node, or none, is known for `site`.
@@ -184,14 +116,14 @@ class Addresses:
         try:
             for node in self._to_greet(self.mail.nodes()):
                 threading.Thread(target=self._greet, args=(node,), daemon=True).start()
-        except Exception as error:  # Flower's own error; the next call of `look` tries again
-            _log.warning("Flower did not list its nodes: %s", public_text(error))
+        except Exception as error:  # the engine's error; the next call of `look` tries again
+            _log.warning("the engine did not list its nodes: %s", public_text(error))
         finally:
             with self._changed:
                 self._looking = False
 
-    def _to_greet(self, alive: set[int]) -> list[int]:
-        """Returns the `alive` nodes to greet now; forgets all nodes that are not alive."""
+    def _to_greet(self, alive: set[NodeT]) -> list[NodeT]:
+        """Returns the `alive` nodes to greet now; discards all other nodes."""
         now = time.monotonic()
         with self._changed:
             for site in [site for site, node in self._node_of.items() if node not in alive]:
@@ -209,7 +141,7 @@ class Addresses:
                 self._nodes[node].greeted = True
         return chosen
 
-    def _greet(self, node: int) -> None:
+    def _greet(self, node: NodeT) -> None:
         hello, began = self.greeter.hello(), time.monotonic()
         answer = self.mail.ask(node, hello, time.monotonic() + self.patience)
         site = None if answer is None else self.greeter.site_of(hello, answer)
@@ -222,21 +154,21 @@ class Addresses:
                 self._doubtful.discard(site)
                 facts.pause = _PAUSES[0]
                 took = time.monotonic() - began
-                _log.info("site %d is at node %d, after %.3f s", site, node, took)
+                _log.info("site %d is at node %s, after %.3f s", site, node, took)
             self._changed.notify_all()
 
 
 @dataclass
-class GridCarrier:
+class AddressedCarrier(Generic[NodeT]):
     """Carries bytes to sites at the nodes of their `addresses`, and back.
 
-    Each message has its own thread, which is abandoned at the message's deadline because Flower may
-    block it longer. Answers that arrive after the next message to the same site was sent are
-    dropped. If no agent can be reached at a node, the node answers `UNREACHABLE`, so that no caller
-    waits until the deadline.
+    Each message has its own thread, which is abandoned at the message's deadline because an engine
+    may block it longer. Answers that arrive after the next message to the same site was sent are
+    dropped. A node without an agent answers `UNREACHABLE` instead of the site, so that no caller
+    waits for the site.
     """
 
-    addresses: Addresses
+    addresses: Addresses[NodeT]
     _arrived: queue.SimpleQueue[tuple[int, int, bytes]] = field(default_factory=queue.SimpleQueue)
     _latest: dict[int, int] = field(default_factory=dict)
 

@@ -1,0 +1,1 @@
+"""NVIDIA FLARE as a carrier: privfed uses only its transport of bytes."""
