@@ -193,7 +193,10 @@ def _malicious_server(run: ClaimedRun, assumed: Assumed) -> str:
 
 
 def _releases(run: ClaimedRun) -> Iterator[ReleaseSection]:
-    """Yields the releases about the population by event: of this run, then of earlier runs."""
+    """Yields the releases about the population by event: of this run, then of earlier runs.
+
+    For a run chosen by private tuning, the choice takes the place of the run's events.
+    """
     ledger, terms = run.ledger, run.ledger.terms
     purposes = _purposes(run)
     for event, count in ledger.run_spending.items():  # of a chosen run: the choice alone

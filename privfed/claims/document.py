@@ -29,7 +29,7 @@ def document_of(claim: Claim) -> dict[str, Any]:
 
 
 def write_document(document: Mapping[str, Any], path: Path) -> None:
-    """Writes the JSON object of a claim.
+    """Writes the JSON object of a claim, and replaces a claim that exists at `path`.
 
     Raises:
       Refused: if a file exists at `path` that is not a claim, or the folder of `path` does not

@@ -93,7 +93,7 @@ class ClaimedRun:
 
     Attributes:
       ledger: the run's ledger, whose hash chain was computed again.
-      keys: the tables of config.toml; empty for claims about other frameworks.
+      keys: the tables of config.toml by section; empty for claims about other frameworks.
       stated: the facts that follow from neither `ledger` nor `keys`.
     """
 
@@ -166,7 +166,10 @@ class ClaimedRun:
 
     @property
     def purpose(self) -> str:
-        """The purpose of the run's rounds: "training" of a model, or "statistics"."""
+        """The purpose of the run's rounds: "training" of a model, or "statistics".
+
+        "training" if the source is not a built-in one.
+        """
         return str(getattr(self._part("data", "source"), "purpose", "training"))
 
     @property

@@ -30,8 +30,8 @@ class _Table(BaseModel):
 class OtherRelease(_Table):
     """Releases of one kind in a run of another framework.
 
-    If neither `sampling_rate`, `cohort` nor `separation` is stated, every client takes part in each
-    release.
+    `sampling_rate`, `cohort` and `separation` determine the participation; if none is stated, every
+    client takes part in each release.
     """
 
     purpose: str = "training"

@@ -43,7 +43,7 @@ class _Relation:
     Attributes:
       compares: the two datasets that epsilon compares.
       question: the question about one unit that an attacker tries to answer.
-      cases: the units for which the first answer is true, and those for which the second is.
+      cases: two phrases for units: those for which the answer to `question` is yes, and the others.
     """
 
     compares: str
@@ -173,7 +173,10 @@ def _meaning(claim: Claim) -> Iterator[Block]:
 
 
 def _hundredths(probability: float) -> str:
-    """Formats a probability as a number out of 100, rounded up."""
+    """Formats a probability as a number out of 100, rounded up to an integer.
+
+    A number above 99 is rounded up to three decimals instead.
+    """
     hundredths = 100 * probability
     if hundredths > 99:
         return f"{min(math.ceil(1000 * hundredths) / 1000, 100):.5g}"
@@ -246,7 +249,7 @@ def _tested(claim: Claim) -> str:
 
 
 def _detectable(audit: AuditSection) -> str:
-    """Describes the power of a test: the largest probability with which it detects a fault."""
+    """Describes the power of a test: its largest probability of detecting one of the faults."""
     noticed = [] if isinstance(audit.power, Unknown) else audit.power.get("noticed", [])
     most = max((float(fault["doubted"]) for fault in noticed), default=0.0)
     if most < _POWERFUL:
@@ -261,10 +264,10 @@ def _line(bound: Bound) -> str:
 
 
 def _quotations(claim: Claim) -> Iterator[str]:
-    """Yields the guarantees as sentences for a paper, and one for a consent form.
+    """Yields the first quotation of the guarantee, for a paper, and a sentence for a consent form.
 
-    The sentence for a consent form is left out if clients are simulated, if no model was trained,
-    and for claims about other frameworks, which do not state whether clients are simulated.
+    The latter is left out if clients are simulated, no model was trained, no membership bounds are
+    proved, and for claims about other frameworks, which do not state whether clients are simulated.
     """
     guarantee = claim.guarantee
     yield from guarantee.quotations[:1]

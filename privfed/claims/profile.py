@@ -24,8 +24,9 @@ _FALSE_POSITIVES = (0.001, 0.01, 0.1)
 def reported_spending(run: ClaimedRun) -> Spending:
     """Returns the events that the claim's reported guarantee composes, with their numbers.
 
-    If a guarantee of the planned rounds was computed, these are the events of all planned rounds
-    and of counted earlier runs; otherwise, all charges in the ledger.
+    If a guarantee of the planned rounds was computed, these are the events of counted earlier runs
+    and of all planned rounds or, for a run chosen by private tuning, of the choice. Otherwise, they
+    are all charges in the ledger.
     """
     if run.audit.planned is None:
         return run.ledger.spending
@@ -39,8 +40,8 @@ def profile_of(
     """Computes the privacy profile of the reported guarantee, and bounds on membership inference.
 
     Returns:
-      The profile, and the bounds that follow from it; each is `Unknown`, with the reason, if no
-      profile is proved.
+      The profile, at fixed values of ε, and the bounds that follow from it; each is `Unknown`, with
+      the reason, if no profile is proved.
     """
     spending, accountant = reported_spending(run), reported.accountant
     if reason := _unproved(run, reported):

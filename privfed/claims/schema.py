@@ -101,7 +101,7 @@ class GuaranteeSection(ClaimSection):
 
 
 class TrustSection(ClaimSection):
-    """Who has to be trusted with what."""
+    """The trusted parties, the assumptions on other parties, and what each party sees."""
 
     model: str
     """Who adds the noise, and who is therefore trusted."""
@@ -132,7 +132,7 @@ class ReleaseSection(ClaimSection):
 
 
 class CompositionSection(ClaimSection):
-    """How the releases are composed."""
+    """The composition of the releases."""
 
     rule: str
     budget: float | None
@@ -163,7 +163,7 @@ class MechanismSection(ClaimSection):
 
 
 class SamplingSection(ClaimSection):
-    """Who takes part in a release, and how much one client contributes."""
+    """The sampling of clients for a release, and their examples that are protected together."""
 
     sampler: str
     rate: float | None

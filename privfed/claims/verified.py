@@ -97,7 +97,10 @@ class Verification:
 
     @property
     def stated_only(self) -> list[str]:
-        """The places of the facts that were compared with nothing: only the issuer states them."""
+        """The places of the claim's facts that were not verified: only the issuer states them.
+
+        Empty if the claim could not be read.
+        """
         if self.claim is None:
             return []
         stated = [] if self.run is not None else self.claim.evidence.stated
@@ -118,15 +121,15 @@ def verify(
       path: the claim's file.
       run: the run directory; None to use the evidence in the claim alone.
       head: hash of a line of the run's ledger, in hexadecimal digits, that was recorded elsewhere
-        at the end of the run or before; the claim's ledger must contain it.
-      digest: the claim's digest, as the issuer published it.
+        at the end of the run or before; the claim's ledger must contain it. None for no such check.
+      digest: the claim's digest, as the issuer published it; None for no such check.
 
     Returns:
       The verification, with every difference.
 
     Raises:
-      Refused: if the file is not a claim of this version, `head` is not hexadecimal, or `run` is no
-        run.
+      Refused: if the file is not a claim of this version (unless its digest is wrong, too), `head`
+        is not hexadecimal, or `run` is no run.
       Broken: if the files of the run contradict each other.
     """
     document = document_at(path)
@@ -160,7 +163,10 @@ def _against_run(evidence: ClaimEvidence, run: Path) -> Iterator[ClaimDifference
 
 
 def _edited(document: Mapping[str, Any], published: str | None) -> Iterator[ClaimDifference]:
-    """Yields a difference if the digest is not that of the document, or not the published one."""
+    """Yields a difference for each digest that the document does not state.
+
+    These are the digest computed from the document, and the `published` one unless it is None.
+    """
     for expected in dict.fromkeys([digest_of(document), published or document["digest"]]):
         if expected.lower() != document["digest"]:
             yield ClaimDifference(("digest",), document["digest"], expected)
@@ -186,7 +192,10 @@ def _against_evidence(claim: Claim) -> Iterator[ClaimDifference]:
 
 
 def _against_head(claim: Claim, head: str | None) -> Iterator[ClaimDifference]:
-    """Yields a difference if the claim's ledger never had the head that was recorded."""
+    """Yields a difference unless the claim's ledger had the `head` at some time, or it is None.
+
+    Raises `Refused` if `head` is not hexadecimal.
+    """
     if head is None:
         return
     try:
@@ -275,7 +284,7 @@ def _facts(claim: Claim, digest: str) -> dict[str, str]:
 
 
 def _unknown(value: Any, place: Place) -> Iterator[str]:
-    """Yields the place of each fact that is unknown."""
+    """Yields the place ("section.key") of each fact in a JSON value that is `Unknown`."""
     if isinstance(value, dict) and value.keys() == {"unknown"}:
         yield ".".join(place)
     elif isinstance(value, dict):

@@ -95,10 +95,10 @@ class AreaUnderCurve(Measure):
         K_ij is 1 for j < i, 1/2 for j = i and else 0. If P or N is not positive, the estimate is
         0.5 with the interval [0, 1].
 
-        The interval is Fieller's interval of that ratio r. With a = K n and b = K^T p, noise dp and
-        dn moves the numerator minus r P N by (a - r N) dp + (b - r P) dn to first order. Client
-        sampling adds at most the variance that it would add if each client's examples lay in one
-        cell (Jensen). This bound is conservative if a client's examples lie in many cells.
+        The interval is Fieller's interval of that ratio r. With a = K n and b = K^T p, noise dp on
+        p and dn on n moves the numerator minus r P N by (a - r N) dp + (b - r P) dn to first order.
+        Client sampling adds at most the variance that it would add if each client's examples lay in
+        one cell (Jensen). This bound is conservative if a client's examples lie in many cells.
         """
         cells, longer = self.columns(scoring) // 2, (self.levels + 1) ** 0.5
         inverse = inverse_haar(self.levels) * longer
@@ -126,7 +126,7 @@ class AreaUnderCurve(Measure):
 def _cleaned(cells: Tensor) -> Tensor:
     """Sets negative entries of `cells` `[n]` to zero, and rescales the others to the former sum.
 
-    A sum below 1 is replaced by 1, before and after.
+    Both the former sum and the sum of the positive entries count as at least 1.
     """
     positive = cells.clamp(min=0)
     return positive * cells.sum().clamp(min=1) / positive.sum().clamp(min=1)

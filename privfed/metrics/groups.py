@@ -29,7 +29,7 @@ class ExampleGroups:
       names: the group names.
       columns: the indices of indicator features, one feature per group except the last. The last
         group has the examples in which none of these features is positive. If None, an example's
-        group is its label.
+        group is its label, or there are no groups if `names` is empty.
     """
 
     names: tuple[str, ...] = ()

@@ -88,7 +88,7 @@ def group_means(examples: Tensor, offsets: Indices, groups: Indices | None, coun
 
 @dataclass(frozen=True)
 class Weights:
-    """The factor on a measure's part of a row, and the factor on the count that measures share."""
+    """The factor on each measure's part of a row, and that on the count that measures share."""
 
     measure: float
     count: float

@@ -72,7 +72,8 @@ def mechanism_table(audit: MechanismAudit) -> Group:
 def function_table(audit: FunctionAudit) -> Group:
     """Returns a table of measured lower bounds on ε, and a verdict on the claimed ε.
 
-    There is one bound for each score by which a test distinguishes releases.
+    There is one bound for each score: a number computed from a release, by which a test decides
+    whether the release was made with the member.
     """
     table = _table("score", _bound(audit.confidence), "p-value", "against")
     for tested in audit.tested:
@@ -106,9 +107,10 @@ def _bound(confidence: float) -> str:
 
 
 def _verdict(audit: MechanismAudit | FunctionAudit, what: str, claim: str) -> str:
-    """Returns the verdict (refuted, doubtful, or not contradicted), with the p-value of the test.
+    """Returns the verdict (refuted, doubtful, or not contradicted), with the corrected p-value.
 
-    `what` names the audited object, and `claim` completes the sentence "the ε that …".
+    `what` names the audited object, and `claim` completes the sentence "REFUTED: … does not have
+    the ε that …".
     """
     verdict = "the releases do not contradict the claim"
     if audit.doubted:
@@ -122,7 +124,7 @@ def _verdict(audit: MechanismAudit | FunctionAudit, what: str, claim: str) -> st
 
 
 def _aborted(audit: FunctionAudit) -> str:
-    """Describes the fractions of releases that contain a number that is not finite."""
+    """Describes the fraction of releases with a non-finite number, without and with the member."""
     without, with_member = (f"{share:.1%}" for share in audit.aborted)
     return f"{without} without the member, {with_member} with it: numbers that are not finite"
 
@@ -166,7 +168,7 @@ def draw_curves(ledger: Ledger, path: Path) -> dict[str, Curve]:
 
 
 def _picture(curves: dict[str, Curve], delta: float, kind: str) -> bytes:
-    """Draws ε over rounds next to ε over δ; returns the content of a file of this `kind`."""
+    """Draws ε over rounds next to ε over δ; returns the image file: "svg", "png" or "pdf"."""
     from privfed.report.canvas import canvas, image
 
     with canvas(1, 2, (7.6, 3.0)) as (figure, ((by_round, by_delta),)):
@@ -194,7 +196,7 @@ def _finite(epsilon: float | None) -> bool:
 
 
 def audit_table(audit: RunAudit) -> Table:
-    """Returns a table of the ε that a run spent, with all terms of this ε.
+    """Returns a table of the ε that a run spent, and of the terms on which this ε depends.
 
     If the audit found problems in the run's files, the table lists these, and no ε.
     """
@@ -244,7 +246,10 @@ def _trust_row(assumed: Assumed | None) -> dict[str, str]:
 
 
 def _colluding(merged: JointAudit) -> int:
-    """Returns the number of clients that may collude or be Byzantine; 0 if not stated."""
+    """Returns the largest number of clients that are assumed to collude or to be Byzantine.
+
+    A number that is not stated, and a fraction of the cohort, count as 0.
+    """
     assumed = merged.assumed
     return int(assumed.colluders or 0) + (assumed.byzantine or 0) if assumed else 0
 
@@ -276,7 +281,11 @@ def _head_rows(audit: RunAudit) -> dict[str, str]:
 
 
 def _canary_rows(audit: RunAudit) -> dict[str, str]:
-    """Returns table rows on the canaries' evidence about the claimed ε; empty without canaries."""
+    """Returns table rows on the canaries' evidence about the claimed ε.
+
+    The row of a run whose canaries gave no evidence states possible reasons. Empty without
+    canaries.
+    """
     if audit.canaries:
         return dict(evidence_rows(audit.canaries))
     if not audit.terms.get("canaries"):

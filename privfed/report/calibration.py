@@ -24,7 +24,8 @@ from privfed.report.tables import counted, overflow_text, party_rows, rows, two_
 def advice_report(advice: Advice) -> RenderableType:
     """Returns a table of samplers and noise mechanisms, with explanations of the table's terms.
 
-    The run file's own choice, if there is one, is first; the others follow by increasing noise.
+    The sampler and mechanism of the run file, if there is one, are first; the others follow by
+    increasing noise.
     """
     return Group(_table(advice), "", *(Text(line) for line in _notes(advice)))
 
@@ -70,7 +71,7 @@ def _name(each: Alternative) -> str:
 
 
 def _notes(advice: Advice) -> Iterator[str]:
-    """Yields explanations of columns and assumptions, and the keys of the best alternative."""
+    """Yields explanations of columns, assumptions and refusals, and the keys with least noise."""
     reference = advice.reference
     if reference is not None:
         whose = "yours" if advice.yours else f"{reference.sampler} and {reference.mechanism} noise"
@@ -96,17 +97,17 @@ def _notes(advice: Advice) -> Iterator[str]:
 
 
 def _promises(advice: Advice) -> list[str]:
-    """Returns the names of the assumptions that alternatives need, in the order of `PROMISES`."""
+    """Returns the assumptions on which any alternative depends, in the order of `PROMISES`."""
     named = {name for each in (*advice.ranked, *advice.apart) for name in each.assumes}
     named |= {name for none in advice.unavailable for name in none.lacks}
     return [promise for promise in PROMISES if promise in named]
 
 
 def _where_buffers_reduce_noise(advice: Advice) -> Iterator[str]:
-    """Yields notes that compare mechanisms with and without "privacy.bands", by sampler.
+    """Yields notes that compare mechanisms without "privacy.bands" to banded ones, by sampler.
 
-    A note states the rows of noise that a mechanism without bands stores less, and the percentage
-    of noise that it has more.
+    A note is yielded if the former stores fewer rows of earlier noise, though at least one. It
+    states both numbers of rows, and the additional noise of the former in percent.
     """
     for buffers in advice.ranked:
         for bands in advice.ranked:
@@ -128,7 +129,7 @@ _HONEST = "added by honest clients"
 
 
 def calibration_table(answer: CalibrationAnswer) -> Table:
-    """Returns a table of noise, ε, rounds and cohort; the one that was computed is marked."""
+    """Returns a table of noise, ε, rounds and cohort; the one that was solved for is marked."""
     question, bound = answer.question, answer.bound
     numbers = {
         "noise multiplier": ("noise_multiplier", ceiling(question.noise_multiplier)),
@@ -165,13 +166,13 @@ def _correlated_row(answer: CalibrationAnswer) -> dict[str, str]:
 
 
 def _colluders_row(answer: CalibrationAnswer) -> dict[str, str]:
-    """Returns a table row on the adversary of ε if pairs of clients share noise; else empty."""
+    """Returns a table row on the colluders that ε allows; empty unless clients share noise."""
     count = answer.colluders
     return {} if count is None else party_rows("clients", None, count)
 
 
 def _draw(answer: CalibrationAnswer) -> str:
-    """Describes the expected cohort or, for a fixed period of participation, the period."""
+    """Describes the sampling: cohort and sampling rate, or the period if participation has one."""
     question, witness = answer.question, answer.cost.witness
     if witness.period > 1:
         return f"once in {witness.period} rounds"
@@ -181,7 +182,10 @@ def _draw(answer: CalibrationAnswer) -> str:
 
 
 def _sum_rows(answer: CalibrationAnswer) -> dict[str, str]:
-    """Returns table rows on a secure sum: guarantees, noise and bytes of each party, aborts."""
+    """Returns table rows on a secure sum: guarantees, noise and bytes of each party, aborts.
+
+    Unless parties add shares of the noise, only rows on sites and aborts are returned.
+    """
     sums, question = answer.sum_json(), answer.question
     aborts = sums.get("aborts", 0.0)
     abort = {"aborts": f"a round with a probability of at most {aborts:.2g}"} if aborts else {}
@@ -232,7 +236,7 @@ def _site_rows(answer: CalibrationAnswer) -> dict[str, str]:
 
 
 def _all_noise(clips: float) -> str:
-    """Formats the standard deviation, in clipping norms, of the noise of all sites together."""
+    """Describes the noise of all sites together: its standard deviation in clipping norms."""
     return f"together they add noise of standard deviation {ceiling(clips)} clipping norms"
 
 
@@ -290,7 +294,7 @@ def sampling_report(comparison: SamplingComparison) -> RenderableType:
 
 
 def _sampling_notes(comparison: SamplingComparison) -> Iterator[str]:
-    """Yields the sampling with less noise, the meaning of columns, and the comparison's limits."""
+    """Yields the sampling with less noise, and explanations of the table's rows and columns."""
     question = comparison.question
     yield f"less noise: {_better_sampling(comparison)}"
     if comparison.break_even is not None:

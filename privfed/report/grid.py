@@ -36,7 +36,7 @@ def proposal_table(proposal: Proposal, processes: int) -> Table:
 
     Args:
       proposal: the plan.
-      processes: number of processes among which the time is divided.
+      processes: number of processes that run candidates in parallel; the stated time assumes them.
     """
     bound, single = proposal.guarantee, proposal.single
     ratio = bound.epsilon / single.epsilon if single.epsilon else math.inf
@@ -133,7 +133,7 @@ class ExperimentProgress:
         self._show()
 
     def ended(self, cell: Cell, result: dict[str, Any]) -> None:
-        """Counts a finished cell and prints its result; with a bar, only if the cell failed."""
+        """Counts an ended cell, and prints its result; with a bar, only if the cell is not done."""
         self._running -= 1
         self._ended[result["status"]] += 1
         self._left -= 1
@@ -160,7 +160,10 @@ class ExperimentProgress:
 
 
 def _result_line(cell: Cell, result: dict[str, Any]) -> str:
-    """Formats a cell's values and seed, with its first metric or the reason why it has none."""
+    """Formats a cell's values and seed, with its first metric and time if it is done.
+
+    Otherwise, its status and the reason follow.
+    """
     short = Counter(_last_part(key) for key in cell.values)
     values = ", ".join(
         f"{key if short[_last_part(key)] > 1 else _last_part(key)} {text(value)}"
@@ -255,7 +258,10 @@ def _joint_row(joints: Sequence[Joint]) -> dict[str, str]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Joins the names of populations to one text; names that differ only in a seed are merged."""
+    """Joins the names of populations to one text; names that differ only in a seed are merged.
+
+    At most `_SHOWN` merged names are listed, followed by the number of the others.
+    """
     seeds: dict[str, list[str]] = {}
     for name in names:
         head, seed, number = name.rpartition(", seed ")

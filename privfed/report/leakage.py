@@ -68,7 +68,7 @@ def property_table(properties: Properties, out: Path) -> Group:
 
 
 def decibels(psnr: float) -> str:
-    """Formats a PSNR in decibels; above 99 dB it is "exact"."""
+    """Formats a PSNR in decibels; above 99 dB, infinity included, it is "exact"."""
     return "exact" if psnr > _EXACT or math.isinf(psnr) else f"{psnr:.1f} dB"
 
 
@@ -81,18 +81,21 @@ def _view_table(*columns: str) -> Table:
 
 
 def _with_facts(table: Table, facts: dict[str, str], target: Subject, out: Path) -> Group:
-    """Returns a table together with the attack's facts, their meaning, and the output folder."""
+    """Returns `table`, followed by `facts`, the meaning of ε and clipping, and the folder."""
     return Group(table, "", rows({**facts, **_meaning(target), "out": str(out)}))
 
 
 def _model(target: Subject) -> str:
-    """Describes the attacked model, with its number of training rounds."""
+    """Describes the attacked model: trained, with its number of rounds, or new."""
     name = target.config.names["model"]
     return f"the {name} model after {target.round} rounds" if target.round else f"a new {name}"
 
 
 def _meaning(target: Subject) -> dict[str, str]:
-    """Returns table rows on the meaning of ε and of clipping for such an attack."""
+    """Returns table rows on the meaning of ε and of clipping for an attack on one round.
+
+    All runs have a note that this is a simulation; runs without privacy have no other row.
+    """
     plan = target.setup.plan
     if not plan.mechanism.private:
         return {"note": SIMULATION}
@@ -129,9 +132,9 @@ def contact_sheet(inverted: Inverted) -> bytes | None:
 def _draw_images(
     line: list[Axes], name: str, x: Tensor, shape: tuple[int, ...], values: tuple[float, float]
 ) -> None:
-    """Draws images x `[B, *]` of `shape` (channels, height, width) in a row with a name.
+    """Draws images x `[B, *]` of `shape` (channels, height, width) into the axes `line`.
 
-    `values` are the smallest and the largest value of a pixel.
+    `name` labels the row, and `values` are the smallest and the largest value of a pixel.
     """
     low, high = values
     for axes, example in zip(line, x, strict=False):

@@ -97,7 +97,7 @@ def _table(
 
 
 def _mark(combined: Combination, numbers: Mapping[str, int]) -> str:
-    """Returns the verdict on a combination, or the number of the reason for a refusal."""
+    """Returns the word of `MARKS` for a combination that can run, or the number of its refusal."""
     if combined.event is None:
         return str(numbers[general_reason(combined)])
     return MARKS[combined.verdict]

@@ -37,7 +37,7 @@ def claim(exposure: Exposure) -> tuple[float, float, str]:
     is compared with a client that never took part: one client replaces another. If membership of an
     example is attacked, the datasets differ in the data of that example's client. A replacement or
     a change of data is one step of replace-one, and two steps (removal and addition) of the other
-    relations.
+    relations. If a silo's guarantee for one example has a smaller ε, it is returned instead.
     """
     user = exposure.guarantee
     if exposure.level == "user":
@@ -89,7 +89,8 @@ def _curve_json(curve: Roc, exposure: Exposure) -> dict[str, Any]:
 def _rate_json(fpr: float, curve: Roc, exposure: Exposure) -> dict[str, Any]:
     """Returns the true-positive rate at `fpr`, its confidence interval, and the bound by ε.
 
-    The bound is taken at the upper confidence limit of the false-positive rate.
+    The bound is taken at the upper confidence limit of the false-positive rate. "resolved" states
+    whether there are enough non-members to measure a rate as small as `fpr`.
     """
     epsilon, delta, _ = claim(exposure)
     tpr = curve.tpr_at(fpr)
@@ -144,7 +145,7 @@ def _facts(exposure: Exposure, about: str, delta: float, folder: Path) -> Iterat
 
 
 def _rate(rate: dict[str, Any], curve: Roc) -> str:
-    """Formats a true-positive rate with its interval, if there are enough non-members."""
+    """Formats a true-positive rate with its interval; "not resolved" with too few non-members."""
     if not rate["resolved"]:
         return f"not resolved ({curve.nonmembers} non-members)"
     return f"{rate['tpr']:.2%} [{rate['low']:.2%}, {rate['high']:.2%}]"
@@ -196,7 +197,7 @@ def _draw_bound(axes: Axes, exposure: Exposure) -> None:
 
 
 def _draw_curves(axes: Axes, exposure: Exposure) -> None:
-    """Draws each attack's rates, from the smallest false-positive rate that can be resolved."""
+    """Draws each attack's rates, from the false-positive rate 1 / non-members or `_LEAST`."""
     grid = np.geomspace(_LEAST, 1, 400)
     styles = zip(exposure.curves.items(), COLOURS, DASHES, strict=False)
     for (name, curve), colour, dash in styles:

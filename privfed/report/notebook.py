@@ -44,7 +44,7 @@ class NotebookProgress(PlainProgress):
         self._choosing = ""
 
     def choosing(self, key: str, number: int, count: int) -> None:
-        """Shows that value `number` of `count` of `key` is being tried."""
+        """Shows the progress of the simulated runs, `count` in all, by which `key` is chosen."""
         self._rounds, self._done = count, number
         self._choosing = choosing_line(key, count, number)
         self._begin()
@@ -68,7 +68,7 @@ class NotebookProgress(PlainProgress):
         self._draw()
 
     def after(self, record: RoundRecord) -> None:
-        """Shows the metrics of an evaluation, and its warning if it has one."""
+        """Replaces the shown metrics by those of this evaluation, and adds its warning, if any."""
         self._measures = f"at {record.round}: {measures_line(record, self._budget)}"
         if record.warning:
             self._notes.append(f"round {record.round}: WARNING: {record.warning}")

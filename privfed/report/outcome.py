@@ -26,12 +26,12 @@ from privfed.run.outcome import Outcome
 
 
 def with_baseline(name: str, measures: Mapping[str, float], constant: Mapping[str, float]) -> str:
-    """Formats a metric's value, followed by the baseline's (best constant prediction) if known.
+    """Formats the value of metric `name`, followed by the baseline's unless that is missing.
 
     Args:
       name: name of the metric.
       measures: the model's metrics by name.
-      constant: the baseline's metrics by name.
+      constant: the metrics of the baseline (best constant prediction), by name.
     """
     score = measure(name, measures[name])
     if name not in constant:
@@ -40,7 +40,7 @@ def with_baseline(name: str, measures: Mapping[str, float], constant: Mapping[st
 
 
 def outcome_table(outcome: Outcome) -> Table:
-    """Returns the table of a run's results, and of every ε with its terms."""
+    """Returns the table of a run's results, and of the ε of each guarantee with its terms."""
     plan, bound = outcome.plan, outcome.guarantee
     event, config = plan.event, plan.config
     return rows(
@@ -103,7 +103,10 @@ def _scored_on(outcome: Outcome) -> str:
 
 
 def _clients_rows(outcome: Outcome) -> dict[str, str]:
-    """Returns table rows on the last metrics of evaluation by clients, each with its interval."""
+    """Returns table rows on the last metrics of evaluation by clients, each with its interval.
+
+    Empty if clients evaluated nothing.
+    """
     evaluation = outcome.plan.config.evaluation
     confidence, scored = evaluation.confidence, "on their held-out examples"
     if not evaluation.holdout:
@@ -162,13 +165,17 @@ def _excluded_rows(outcome: Outcome) -> dict[str, str]:
 
 
 def _warning_row(outcome: Outcome) -> dict[str, str]:
-    """Returns a table row with the run's warnings: about delta, bounds, and a poor model."""
+    """Returns a table row with the run's warnings, such as one about a poor model; or none."""
     text = "; ".join(filter(None, (outcome.warning, outcome.not_learned)))
     return {"warning": text} if text else {}
 
 
 def spent_rounds(outcome: Outcome) -> str:
-    """Describes how many rounds changed the model, and what happened in the other rounds."""
+    """Describes the number of rounds that changed the model, and of the other charged rounds.
+
+    These are evaluations, rounds that were interrupted before a release, and aborted rounds. An
+    early stop is stated, too.
+    """
     rounds = f"{outcome.updates} of {outcome.plan.config.run.rounds}"
     aborted = len(outcome.aborts)
     lost = outcome.charges - outcome.updates - outcome.evaluations - aborted

@@ -79,7 +79,7 @@ def plan_table(
 
 
 def _comparison_row(plan: Plan) -> dict[str, str]:
-    """Returns a table row with the command that compares samplers; empty if it does not apply."""
+    """Returns a table row with the command that compares samplers; empty if not `comparable`."""
     if not comparable(plan):
         return {}
     return {"advice": "privfed check --advise compares other samplers and mechanisms at this ε"}
@@ -109,7 +109,7 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _auto_row(config: Config) -> dict[str, str]:
-    """Returns a table row on the keys with the value "auto", or on the choice of their values."""
+    """Returns a table row on keys whose value "auto" is open, or on how it was chosen; or none."""
     if config.open:
         keys = " and ".join(config.open)
         return {"auto": f"{keys}: chosen when the run starts; shown as the loss recommends"}
@@ -117,7 +117,7 @@ def _auto_row(config: Config) -> dict[str, str]:
 
 
 def _groups_row(config: Config) -> dict[str, str]:
-    """Returns a table row on the groups of clients; empty unless the objective uses groups."""
+    """Returns a table row on the groups of clients; empty if the objective has no groups."""
     grouping = config.objective.grouping
     if grouping is None:
         return {}
@@ -127,7 +127,7 @@ def _groups_row(config: Config) -> dict[str, str]:
 
 
 def _parameters(forecast: Forecast) -> str:
-    """Formats the number of parameters, and how many of them stay with clients."""
+    """Formats the number of parameters that are sent, and of those that clients keep, if any."""
     count = f"{forecast.parameters - forecast.averaged:,} parameters"
     return f"{count} sent, {forecast.local:,} kept by clients" if forecast.local else count
 
@@ -156,7 +156,7 @@ def _model(config: Config) -> str:
 
 
 def _server_rate(config: Config) -> str:
-    """Describes the server's learning rate; "" if an external optimizer has none."""
+    """Describes the server's learning rate; "" if the optimizer has no attribute `lr`."""
     rate = getattr(config.optimizer, "lr", None)
     return "" if rate is None else f" at rate {rate:g}"
 
@@ -242,8 +242,8 @@ def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 def _per_party(size: float, plan: Plan, forecast: Forecast) -> str:
     """Formats the traffic of one party, if all parties together send (or receive) `size` bytes.
 
-    The result is in bytes for secure sums and compressed updates, otherwise in vectors `[d]`,
-    without the scalars.
+    The result is in bytes for secure sums and compressed updates, otherwise as a multiple of d, the
+    number of parameters, which leaves out scalars.
     """
     if plan.config.secured or plan.config.compression.compresses:
         return size_of(size / forecast.parties)
@@ -252,7 +252,7 @@ def _per_party(size: float, plan: Plan, forecast: Forecast) -> str:
 
 
 def _vector(plan: Plan, forecast: Forecast) -> str:
-    """Explains d if `_per_party` states vectors `[d]`; otherwise ""."""
+    """Explains d if `_per_party` returns a multiple of d; otherwise ""."""
     in_bytes = plan.config.secured or plan.config.compression.compresses
     return "" if in_bytes else f"; d = {forecast.parameters:,} float32 parameters"
 
@@ -278,7 +278,7 @@ def _trainer(plan: Plan, forecast: Forecast) -> str:
 
 
 def _advice_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns table rows that warn of unspent budget, a large δ, and bounds that clip much."""
+    """Returns table rows that warn of unspent budget, a large δ, and bounds that clip a lot."""
     pairs = {}
     if left := unspent_budget(plan):
         pairs["unspent"] = str(left)
@@ -290,7 +290,7 @@ def _advice_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _file_rows(config: Config, path: Path | None) -> dict[str, str]:
-    """Returns table rows on the files of the run."""
+    """Returns table rows on the file of ledger heads and the run directory, if they are set."""
     pairs = {}
     if config.run.heads:
         pairs["heads"] = f"each head of the ledger is written to {config.run.heads} before sampling"

@@ -65,7 +65,7 @@ def _measured(forecast: Forecast) -> str:
 
 
 def power_row(power: Power) -> dict[str, str]:
-    """Returns the table row on the canaries' statistical power and the number that refutes ε."""
+    """Returns the table row on the canaries' power, and on the number needed to refute ε."""
     return {"power": f"{power_text(power)}. {fewest_text(power)}"}
 
 
@@ -89,7 +89,7 @@ def power_text(power: Power) -> str:
 
 
 def fewest_text(power: Power) -> str:
-    """Describes the smallest number of canaries that could refute the claimed ε."""
+    """Describes the smallest number of canaries that could refute the claimed ε, or its lack."""
     if power.slack >= REFUTED_BELOW:
         return (
             f"No number of canaries can refute ε = {ceiling(power.epsilon)} at p < 1e-6: the claim "
@@ -106,9 +106,10 @@ def fewest_text(power: Power) -> str:
 
 
 def _tails(relation: str, opposite: bool) -> str:
-    """Describes what canaries do whose secret bit is 0 or, under add/remove, is 1.
+    """Returns a verb phrase on the canaries whose secret bit makes them differ from the others.
 
-    `opposite`: whether canaries send a vector or its opposite under replace-one.
+    Under add/remove these are the ones that enter; otherwise they send zero or, if `opposite` under
+    replace-one, the opposite of their vector.
     """
     if relation == ADD_REMOVE:
         return "enter"
@@ -169,7 +170,10 @@ _NOISES = {
 
 
 def privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns table rows on privacy: mechanism, event, budget, unit, signal, and proof."""
+    """Returns table rows on privacy: mechanism, event, budget, unit, signal-to-noise, and proof.
+
+    A run without privacy has one row, which states this.
+    """
     if not plan.mechanism.private:
         return {"privacy": "none: ε = ∞"}
     budget = f"ε = {number(plan.budget)}" if plan.budget else "none (the noise is fixed)"
@@ -192,13 +196,16 @@ def privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _unamplified(plan: Plan) -> str:
-    """Returns a note on the lack of amplification if the server knows the cohort; or ""."""
+    """Returns a note on the lack of amplification if the server knows the cohort; else ""."""
     known = plan.config.against == "server" and bool(plan.config.row_hiding)
     return " (the server knows the cohort: no amplification)" if known else ""
 
 
 def protected_unit(plan: Plan) -> str:
-    """Describes the unit of privacy: "one client with all its examples", or "one simulated …"."""
+    """Describes the unit of privacy, for example "one client with all its examples".
+
+    The unit is called simulated if a partition assigned the examples to clients.
+    """
     simulated = "simulated " if plan.config.partition.assigns else ""
     return f"one {simulated}{plan.event.unit} with all its examples"
 
@@ -267,7 +274,8 @@ def _prior_row(plan: Plan) -> dict[str, str]:
 def _signal_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     """Returns table rows on an average update's signal-to-noise ratio; they warn if it is low.
 
-    For noise that is correlated over rounds, only the part that remains on the model counts.
+    For noise that is correlated over rounds, only the part that later rounds do not cancel counts.
+    Empty without noise.
     """
     if forecast.signal is None or forecast.noise is None:
         return {}

@@ -22,7 +22,7 @@ _SYNTHETIC_NAME = {
 
 
 def sites_row(config: Config) -> dict[str, str]:
-    """Returns a table row on the sites' number, origin and role; empty without sites."""
+    """Returns a table row on the sites' number, origin and role in sums; empty without sites."""
     data = config.data
     if not data.sites:
         return {}
@@ -44,12 +44,15 @@ def sites_row(config: Config) -> dict[str, str]:
 
 
 def _steps(share: float) -> str:
-    """Formats a number of steps of the integer grid."""
+    """Formats `share`, a standard deviation in steps of the grid of a secure sum's integers."""
     return f"{share:.4g}" if share < 1e4 else f"{share:,.0f}"
 
 
 def site_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
-    """Returns table rows on each site's noise, the honest sites that it assumes, and overflow."""
+    """Returns table rows on the noise that each site adds, on survivors needed, and on overflow.
+
+    They warn if the noise of a single honest site may have to suffice.
+    """
     grid, limits = mechanism.grid(), plan.cost.limits
     honest = limits.minimum - limits.colluders
     sized = f"{limits.minimum} of {limits.sites} have to survive"
@@ -122,7 +125,7 @@ def _observer_rows(plan: Plan, protocol_sight: str, opener: str) -> str:
 
     Args:
       plan: the plan.
-      protocol_sight: the protocol's own description, which applies unless parties add the noise.
+      protocol_sight: the protocol's own description; left out if parties add shares of the noise.
       opener: the party that opens the sum.
     """
     if plan.mechanism.trust == "sum":
@@ -134,7 +137,7 @@ def _observer_rows(plan: Plan, protocol_sight: str, opener: str) -> str:
 
 
 def _quantisation(protocol: SecureProtocol, limits: Limits, forecast: Forecast) -> str:
-    """Describes the integer encoding of clients' rows, and the increase of norms by rounding."""
+    """Describes the integer encoding of clients' rows, and by how much it increases norms."""
     steps = f", step {forecast.step:.2g}" if forecast.step else ""
     modular = protocol.opener == "the server"  # ciphertexts have a modulus of their own
     integers = f"modulus 2^{protocol.bits}" if modular else f"{protocol.bits} bits"

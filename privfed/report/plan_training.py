@@ -28,7 +28,10 @@ def compression_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def evaluation_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns table rows on evaluation by clients, each part's ε alone, and early stopping."""
+    """Returns table rows on evaluation by clients, the ε of each part alone, and early stopping.
+
+    The parts are training and evaluation. Rows that do not apply are left out.
+    """
     config = plan.config
     pairs: dict[str, str] = {}
     if plan.evaluation is not None:
@@ -58,7 +61,10 @@ def evaluation_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def objective_rows(config: Config) -> dict[str, str]:
-    """Returns table rows that warn of an unpublished server step, and of too few local steps."""
+    """Returns table rows that warn of deviations from the published objective; empty without any.
+
+    These are another server step, and clients that may take too few local steps.
+    """
     pairs = {}
     name, least = config.names["objective"], config.objective.least_steps
     if config.objective.server_step == "plain" and not adds_updates(config):

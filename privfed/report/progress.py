@@ -62,7 +62,7 @@ class Status:
 
 
 class _Look(NamedTuple):
-    """A layout of the status line: widths of bar and sparkline, and which other elements exist."""
+    """A layout of the status line: bar and sparkline widths (0 to omit), and elements to show."""
 
     bar: int
     spark: int
@@ -138,7 +138,7 @@ def _pace(rate: float, long: bool) -> str:
 
 
 def _time(status: Status) -> str:
-    """Formats the time left, or the total time at the end; "" if it is unknown."""
+    """Formats the time left, or the total time after the last round; "" if the rate is unknown."""
     if status.ended:
         return f"in {duration(status.seconds)}"
     if not status.rate:
@@ -170,7 +170,7 @@ class Pace:
 
     @property
     def rate(self) -> float | None:
-        """Rounds per second over the last seconds; None if too few rounds were recorded."""
+        """Rounds per second over the last seconds; None before a second round was recorded."""
         if len(self._seen) < _FEWEST:
             return None
         (began, first), (now, last) = self._seen[0], self._seen[-1]
@@ -228,7 +228,7 @@ class PlainProgress:
         self._console.print(abort_line(round, reason), highlight=False)
 
     def after(self, record: RoundRecord) -> None:
-        """Shows every n-th evaluation, and every warning."""
+        """Shows the first and every n-th evaluation, and every warning."""
         self._evaluations += 1
         turn = self._evaluations == 1 or self._evaluations % self._every == 0
         self._waiting = None if turn else record
@@ -259,7 +259,7 @@ class LiveProgress(PlainProgress):
         self._live.stop()
 
     def choosing(self, key: str, number: int, count: int) -> None:
-        """Shows that value `number` of `count` of `key` is being tried."""
+        """Shows the progress of the simulated runs, `count` in all, by which `key` is chosen."""
         self._choosing = choosing_line(key, count, number)
         self._live.start()
 
@@ -305,7 +305,8 @@ def progress(console: Console) -> PlainProgress:
 def choosing_line(key: str, count: int, number: int = 0) -> str:
     """Formats a line on the simulated runs by which the value of `key` is chosen.
 
-    The line states that run `number` of `count` is executed; if `number` is 0, only their `count`.
+    The line states that run `number` (from 1) of `count` is in progress or, if `number` is 0, only
+    their `count`.
     """
     values = f"simulated run {number} of {count}" if number else f"{count} simulated runs"
     return f'choosing {key} ("auto"): {values}'
@@ -317,7 +318,10 @@ def abort_line(round: int, reason: str) -> str:
 
 
 def measures_line(record: RoundRecord, budget: float | None) -> str:
-    """Formats an evaluation: the first test metric, the first metric by clients, and spent ε."""
+    """Formats an evaluation: the first test metric, the first metric by clients, and spent ε.
+
+    Metrics that were not measured are left out; for `budget`, see `epsilon_of_budget`.
+    """
     name, value = next(iter(record.public.items()))
     if f"{PREFIX}{name}_low" in record.public:  # without a test set, clients measured `name`
         return f"clients' {name} {measure(name, value)}  {epsilon_of_budget(record, budget)}"
@@ -330,6 +334,6 @@ def measures_line(record: RoundRecord, budget: float | None) -> str:
 
 
 def epsilon_of_budget(record: RoundRecord, budget: float | None) -> str:
-    """Formats the ε spent at an evaluation, with the budget."""
+    """Formats the ε spent at an evaluation, and the budget unless it is None or infinite."""
     of_budget = f" of {number(budget)}" if budget is not None and budget != math.inf else ""
     return f"ε {ceiling(record.public['epsilon'])}{of_budget}"

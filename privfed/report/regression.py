@@ -79,7 +79,10 @@ def pooled_tables(pooled: PooledRegression) -> Group:
 
 
 def _difference(about: Heterogeneity) -> list[str]:
-    """Returns three cells on heterogeneity: number of sites, I², and the p-value of Q."""
+    """Returns three cells on heterogeneity: number of sites, I², and the p-value of Q.
+
+    Without a p-value, the last two are dashes.
+    """
     shown = "—" if about.p_value is None else f"{100 * about.i_squared:.0f} %"
     return [str(about.sites), shown, _p_value(about.p_value)]
 
@@ -119,7 +122,7 @@ def _intercept(regression: Regression) -> dict[str, str]:
 
 
 def _effect(covariate: CovariateEstimate, each: LevelEstimate) -> str:
-    """Returns the name of a level, or describes an increase of a numeric covariate."""
+    """Names the level of a categorical covariate, or one unit of a numeric one."""
     name = visible(covariate.covariate)
     return f"{name} = {visible(each.level)}" if each.level else f"{name}, per unit"
 
@@ -171,7 +174,7 @@ def _p_value(value: float | None) -> str:
 
 
 def _facts(release: RegressionRelease) -> dict[str, str]:
-    """Returns the joint tests and counts, by label."""
+    """Returns tests, intercept, outcome, counts, noise and any warning as texts by label."""
     regression, facts = release.regression, {}
     if regression.reason:
         facts["no estimate"] = regression.reason

@@ -44,7 +44,7 @@ def survival_tables(release: SurvivalRelease) -> Group:
 
 
 def _lines(curve: SurvivalCurve) -> list[list[str]]:
-    """Returns the lines of a curve's table, for about `_SHOWN` of its times."""
+    """Returns the lines of a curve's table, for at most `_SHOWN` of its times."""
     places = np.unique(np.linspace(0, len(curve.points) - 1, _SHOWN).round().astype(int))
     return [
         [
@@ -59,7 +59,7 @@ def _lines(curve: SurvivalCurve) -> list[list[str]]:
 
 
 def _facts(release: SurvivalRelease) -> dict[str, str]:
-    """Returns tests, summaries and counts, by label."""
+    """Returns medians, means, tests, hazard ratios, counts and noise as texts by label."""
     facts = {}
     for curve in release.curves:
         of = f" {visible(curve.group)}" if release.group else ""

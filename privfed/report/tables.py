@@ -90,7 +90,7 @@ def decimal(value: float | None) -> str:
 
 
 def estimated_count(value: float | None) -> str:
-    """Formats an estimated count, at least 0; None as a dash."""
+    """Formats an estimated count, rounded to an integer and at least 0; None as a dash."""
     return "—" if value is None else f"{max(value, 0.0):.0f}"
 
 
@@ -104,7 +104,7 @@ def with_interval(*estimate: float | None, missing: str) -> str:
 
 
 def chosen_row(chosen: bool) -> dict[str, str]:
-    """Returns a table row on the choice among candidate runs; empty unless `chosen`."""
+    """Returns a table row that the run was chosen by private tuning; empty unless `chosen`."""
     text = "the best of a secret number of candidates; ε covers the choice"
     return {"chosen": text} if chosen else {}
 
@@ -192,7 +192,7 @@ def start_row(bound: Guarantee, init: str = "") -> dict[str, str]:
       init: a name of the initial model; "" for a model without earlier training.
 
     Returns:
-      Text by label; empty if `init` is "" and `bound` leaves no training out.
+      Text by label; empty if `init` is "" and `bound` covers all earlier training.
     """
     if not init and not bound.uncovered:
         return {}

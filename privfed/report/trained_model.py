@@ -129,7 +129,10 @@ def export_table(exported: Exported) -> Table:
 
 
 def _inputs(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Returns table rows on the exported model's inputs, with the columns of each in order."""
+    """Returns table rows on the exported model's inputs, with the columns of each in order.
+
+    Without declared preprocessing, an input is the array that the source gives.
+    """
     preprocessing, columns = facts["preprocessing"], {"numbers": "", "categories": ""}
     if preprocessing:
         categories = (column["column"] for column in preprocessing["categories"])

@@ -87,14 +87,11 @@ class ConfigFile:
         return int(self._document()["run"]["rounds"])
 
     def write(self, config: Config) -> None:
-        """Writes `config` as the configuration of the run."""
+        """Writes `config` as the configuration of the run, atomically; replaces a former one."""
         durable.write_atomically(self.path, config.toml().encode())
 
     def change(self, rounds: int, epsilon: float | None) -> None:
-        """Sets `run.rounds` and, unless it is None, `privacy.epsilon`.
-
-        Only these two keys may change; all others are written as before.
-        """
+        """Sets `run.rounds` and, unless `epsilon` is None, `privacy.epsilon`; keeps other keys."""
         document = self._document()
         document["run"]["rounds"] = rounds
         if epsilon is not None:

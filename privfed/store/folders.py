@@ -31,7 +31,8 @@ def refuse_taken(out: Path) -> None:
 def new_folder(kind: str = "") -> Path:
     """Returns an unused path: runs/<time>, or runs/<time>-<kind> for a `kind`.
 
-    If the path exists, a number is appended. No folder is created.
+    The time is local, such as 20260131-120000. If the path exists, a number is appended. No folder
+    is created.
     """
     name = datetime.now().strftime("%Y%m%d-%H%M%S") + (f"-{kind}" if kind else "")
     path, taken = Path("runs") / name, 0
@@ -46,7 +47,7 @@ def write_private(out: Path, files: Mapping[str, bytes]) -> None:
 
     Args:
       out: the folder; created if necessary.
-      files: contents by file name.
+      files: contents by file name; existing files with these names are replaced.
     """
     make_folder(out)
     out.chmod(0o700)

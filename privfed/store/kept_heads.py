@@ -30,7 +30,7 @@ class HeadsCheck:
 
     Attributes:
       path: path of the file of heads.
-      agrees: whether the file agrees with the ledger; None if the file is not available.
+      agrees: whether the file agrees with the ledger; None if there is no file.
       problems: the contradictions between file and ledger as texts; empty if there are none.
     """
 

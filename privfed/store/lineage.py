@@ -168,7 +168,8 @@ def _of_file(path: Path, ledger: Ledger | None) -> Lineage:
 def _wrote(ledger: Ledger, path: Path, about: Mapping[str, Any]) -> bool:
     """Whether the run of `ledger` wrote the file at `path`, which has no lineage but facts `about`.
 
-    Older versions of privfed stored no lineages.
+    For a checkpoint: whether `ledger` contains the head that it states; for other files: whether
+    the ledger's terms state the file's digest. Older versions of privfed stored no lineages.
     """
     if path.name == CHECKPOINT:
         return ledger.holds(bytes.fromhex(str(about["ledger_head"])))
@@ -198,7 +199,7 @@ def _of_ledger(ledger: Ledger) -> Lineage:
 
 
 def _completed(run: Origin, folder: Path) -> Mapping[str, Any]:
-    """Returns the population of `run`, with missing sources read from the configuration.
+    """Returns the population of `run`; an absent entry "sources" is added from the configuration.
 
     If the configuration cannot be read, the population is returned unchanged.
     """

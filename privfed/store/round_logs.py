@@ -45,7 +45,7 @@ class RoundLog:
         durable.append(self.path, (dump(line) + "\n").encode())
 
     def by_round(self, read: Callable[[dict[str, Any]], Value]) -> dict[int, Value]:
-        """Returns `read(line)` for the last readable line of each round, by round."""
+        """Returns the result of `lines_by_round` for the lines of the file."""
         return lines_by_round(self.texts(), read)
 
     def texts(self) -> list[str]:
@@ -55,7 +55,7 @@ class RoundLog:
         return regular.read_text(self.path, errors="replace").splitlines()
 
     def rewrite(self, texts: Iterable[str]) -> None:
-        """Replaces all lines of the file by `texts`, atomically; does nothing without a file."""
+        """Replaces all lines of the log by `texts`, atomically; does nothing if no file exists."""
         if self.path.exists():
             durable.write_atomically(self.path, "".join(f"{t}\n" for t in texts).encode())
 
@@ -216,7 +216,7 @@ class StoredRelease:
     """The stored releases of one charged round.
 
     Attributes:
-      released: the released tensors, one for each exchange of the round so far.
+      released: the released tensors, one for each exchange (numbered sum) of the round so far.
       mechanism: the mechanism's public state after these releases, by name.
       charge: hash of the round's charge in the ledger.
     """
@@ -240,7 +240,7 @@ class Releases:
 
         Args:
           charge: the round's charge.
-          released: the released tensors, by exchange.
+          released: the released tensors, in the order of the round's exchanges.
           state: the mechanism's public state after them.
         """
         tensors = {f"released/{n}": tensor for n, tensor in enumerate(released)}

@@ -133,7 +133,7 @@ class RunDirectory:
         """Restores the directory after a crash.
 
         Afterwards the folders releases and report exist, no file is half written, and all names of
-        files are durable.
+        files are durable. The folder private gets mode 0700.
         """
         self.make_folders()
         if self.private.is_dir():
@@ -165,7 +165,7 @@ class RunDirectory:
         }
 
     def mark_counted_by(self, run: Path) -> None:
-        """Records that the run at `run` counts this run's charges, so that this run adds no more.
+        """Records that the run at `run` counts this run's charges; see `refuse_if_counted`.
 
         Does nothing if the record cannot be written.
         """
@@ -196,7 +196,10 @@ class RunDirectory:
         durable.write_atomically(self.clients, table.encode())
 
     def stopped_at_budget(self) -> bool:
-        """Whether the summary states that the run stopped at its budget; False without summary."""
+        """Whether the summary states that the run stopped at its budget.
+
+        False if there is no summary, or it is not a JSON object.
+        """
         if not self.summary.exists():
             return False
         with contextlib.suppress(ValueError, AttributeError):

@@ -214,7 +214,8 @@ class PrivateKey:
           fresh: whether to draw and store the bytes if there is no file.
 
         Raises:
-          Broken: if the file is missing and `fresh` is not set, or if it belongs to another run.
+          Broken: if the file is missing and `fresh` is not set, has another form, or belongs to
+            another run.
         """
         if fresh and not self.path.exists():
             durable.make_folder(self.path.parent, 0o700)
@@ -310,5 +311,5 @@ class CanaryFile:
         self.path.chmod(0o600)
 
     def read(self, device: torch.device) -> dict[str, Tensor]:
-        """Returns the tensors by name, on `device`. Raises `Broken` for a damaged file."""
+        """Returns the tensors by name. Raises `Broken` for a missing or damaged file."""
         return unpack(self.path, device)[0]

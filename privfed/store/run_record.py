@@ -39,9 +39,9 @@ class RunRecord:
 
     @classmethod
     def open(cls, run: Path | RunDirectory | RunRecord) -> RunRecord:
-        """Returns the record of a run, without reading its files. Raises `Refused` without a run.
+        """Returns the record of a run, without reading its files; a record is returned unchanged.
 
-        A record is returned unchanged.
+        Raises `Refused` or `Broken` as `RunDirectory.open` does.
         """
         return run if isinstance(run, RunRecord) else cls(RunDirectory.open(run))
 
@@ -169,7 +169,8 @@ class RunRecord:
     def ledger(self) -> Ledger:
         """The run's ledger.
 
-        Raises `LedgerBroken` if the hash chain does not hold, and `OSError` without a file.
+        Raises `LedgerBroken` if the hash chain does not hold, and `OSError` if the file cannot be
+        read.
         """
         return Ledger.load(self.directory.ledger)
 
@@ -178,7 +179,8 @@ class RunRecord:
         """The run's ledger; None if the run had not begun, so that nothing was released.
 
         Raises:
-          Broken: if the ledger is missing although files exist that are written after it.
+          Broken: if the ledger is missing although files exist that are written after it, or cannot
+            be read.
           LedgerBroken: if the ledger's hash chain does not hold.
         """
         if not self.directory.ledger.exists():
@@ -235,9 +237,10 @@ class RunRecord:
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Returns a context that converts errors of reading or parsing `path`.
+    """Returns a context in which failures to read `path` become the errors of `unreadable`.
 
-    They become `Broken`, or `Refused` if this process may not read the file.
+    Converted are `OSError`, `ValueError` and `TypeError`: to `Refused` if the operating system
+    cannot read an existing file, otherwise to `Broken`.
     """
     try:
         yield

@@ -172,7 +172,11 @@ def tensor_facts(path: Path) -> dict[str, Any]:
 def _read(
     path: Path, library: str, device: str, tensors: bool = True
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the file's tensors in `library` ("pt" or "np"), and the facts about them."""
+    """Returns the file's tensors in `library` ("pt" or "np"), and the facts about them.
+
+    Without `tensors`, the former are empty. Raises the error of `unreadable` for an invalid file,
+    and `Broken` for one of another format.
+    """
     try:
         regular.refuse_irregular(path)  # `safe_open` would hide the system's error message
         with safe_open(path, library, device=device) as file:
@@ -196,5 +200,5 @@ def _not_finite(path: Path) -> Broken:
 
 
 def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Returns the tensors whose names begin with `prefix`, which is removed from the names."""
+    """Returns the tensors whose names begin with `prefix`, by name without the prefix."""
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

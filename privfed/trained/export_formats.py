@@ -113,7 +113,7 @@ class Preprocessed(nn.Module):
 
 
 def _each_column(preprocessing: Preprocessing) -> list[Numbers]:
-    """Returns one declaration for each number of a row, or a single one for an array."""
+    """Returns a declaration for each number of a row; for an array, the declarations unchanged."""
     if preprocessing.is_array:
         return [*preprocessing.numbers]
     return [numbers for numbers in preprocessing.numbers for _ in range(numbers.count)]
@@ -244,7 +244,7 @@ FORMATS: dict[str, Format] = {
 
 
 def _any_number_of_rows(exportable: Exportable) -> Any:
-    """Returns dynamic shapes for `torch.export`, with any number of rows in the first dimension."""
+    """Returns the argument `dynamic_shapes` of `torch.export`: inputs have any number of rows."""
     rows = torch.export.Dim("rows")
     return (tuple({0: rows} for _ in exportable.inputs),)
 

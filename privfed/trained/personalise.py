@@ -47,7 +47,7 @@ class Personalised:
       epochs: epochs of fine-tuning; 0 if clients keep personal models and these were scored.
       before: distribution over clients, equally weighted, of the score of the run's model.
       after: distribution over clients, equally weighted, of the score of the personal models.
-      improved: fraction of clients whose score improved.
+      improved: fraction of clients whose score with the personal model is strictly better.
       intervals: 95 % confidence intervals by name: "before", "after" and "change" are of means over
         clients, "improved" is of that fraction; empty for a single client.
       note: a text that states the limits of these scores.

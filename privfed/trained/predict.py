@@ -98,7 +98,9 @@ def predict(run: Path | RunDirectory, rows: OtherData, out: Path | None = None) 
 
     Raises:
       Refused: if there is no run with a checkpoint, `out` cannot be written, the source has only
-        labelled rows, there are no rows, or they do not fit the model; nothing is written then.
+        labelled rows, there are no rows, they do not fit the model, or the checkpoint is damaged;
+        nothing is written then.
+      Broken: if another file of the run is damaged.
     """
     directory = RunDirectory.open(run)
     stored = directory.config.read()
@@ -155,6 +157,6 @@ def _measures(net: Network, params: Tensor, examples: Examples) -> tuple[dict[st
 
 
 def _patterns(examples: Examples) -> tuple[str, ...]:
-    """Returns the declared column names that have a wildcard and match several columns."""
+    """Returns the names of numeric columns with a wildcard that match several columns."""
     numbers = examples.preprocessing.numbers if examples.preprocessing else ()
     return tuple(each.column for each in numbers if each.count > 1 and {*each.column} & {*"*?["})

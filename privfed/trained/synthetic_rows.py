@@ -120,7 +120,8 @@ def _bounds(preprocessing: Preprocessing) -> tuple[Tensor, Tensor]:
 def _codes(preprocessing: Preprocessing, generator: torch.Generator) -> Tensor:
     """Returns category indices, shape `[N, categories]`.
 
-    Those in the first half of the rows are valid; the others may also be -1 or one too large.
+    Those in the first half of the rows are valid; the others may also be -1 or the number of the
+    column's categories.
     """
     columns = []
     for category in preprocessing.categories:

@@ -83,8 +83,8 @@ class Picture:
       svg: the drawing, as SVG elements of the page.
       caption: the caption.
       numbers: the drawn numbers as a table; None if there are none.
-      plate: whether the drawing has a light background in dark mode too, for colours with a
-        meaning.
+      plate: whether the drawing has a light background in dark mode too, because its colours must
+        not change.
     """
 
     svg: Markup
@@ -135,6 +135,6 @@ class Page:
 
     @property
     def sortable(self) -> bool:
-        """Whether any table of the page is sortable, which needs a script."""
+        """Whether a table of the page is sortable, so that the page needs a script."""
         blocks = (block for chapter in self.chapters for block in chapter.blocks)
         return any(isinstance(block, Figures) and block.sortable for block in blocks)

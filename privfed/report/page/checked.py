@@ -22,7 +22,7 @@ from privfed.report.plan_privacy import fewest_text, power_text
 def power_picture(power: Power) -> Picture | None:
     """Draws the probability that canaries detect too little noise, as a function of the true ε.
 
-    None if there is nothing to draw.
+    None if the mechanism cannot simulate weaker noise, so that no probability is known.
     """
     lines = [
         Line(
@@ -78,7 +78,10 @@ def _capital(text: str) -> str:
 
 
 def _kept_heads(audit: RunAudit) -> dict[str, str]:
-    """Returns a table row on the comparison of ledger and `run.heads`; empty without this file."""
+    """Returns a table row on the comparison of the ledger with the file that `run.heads` names.
+
+    If that file is missing, the row states it. Empty if `run.heads` is not set.
+    """
     if not audit.heads:
         return {}
     agrees = "agrees" if audit.heads.agrees else "is not available, so it was not compared"
@@ -86,7 +89,7 @@ def _kept_heads(audit: RunAudit) -> dict[str, str]:
 
 
 def _tested(audit: RunAudit) -> str:
-    """Describes the evidence of the run's canaries on the claim."""
+    """Describes the result of the run's canaries, or the reason why there is none."""
     count, evidence = audit.terms.get("canaries"), audit.canaries
     if not count:
         return (

@@ -90,7 +90,7 @@ def _keys(document: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
 
 
 def _usual(config: Config | None) -> dict[str, Any]:
-    """Returns the default of each key; empty if the run's parts are not available.
+    """Returns the default of each key ("section.key"); empty if the run's parts are not available.
 
     The default is the value in the default run or, for keys of a part that the default run does not
     have, the default that the part declares.
@@ -119,7 +119,7 @@ def _defaults(part: Part) -> Iterator[tuple[str, Any]]:
 
 
 def _written(value: Any) -> str:
-    """Formats a value: booleans in lower case, texts in quotes, numbers rounded."""
+    """Formats a value: booleans in lower case, texts in quotes, floats by `number`."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

@@ -75,10 +75,7 @@ def _together(facts: GridFacts) -> Chapter:
 
 
 def _cells(facts: GridFacts) -> list[Block]:
-    """Returns the table of cells and, if attacks vary, the table of the worst attacks.
-
-    The second table is also left out if the cells' losses differ in their first metric.
-    """
+    """Returns the table of cells and, unless `worst_first` is None, that of the worst attacks."""
     blocks: list[Block] = [cell_figures(facts)]
     if direction := facts.worst_first():
         blocks.append(worst_table(facts, direction))

@@ -45,7 +45,7 @@ class GridFacts:
 
     @property
     def ends(self) -> Mapping[str, int]:
-        """The number of runs by status."""
+        """The number of runs by status, such as "done"."""
         return Counter(str(row["status"]) for row in self.rows)
 
     @property
@@ -56,7 +56,7 @@ class GridFacts:
 
     @property
     def figures(self) -> list[Figure]:
-        """The grid file's figures, except those of values that only a simulation measures."""
+        """The grid file's figures, except those for which `simulated` is true."""
         return [figure for figure in self.grid.figure if not simulated(figure)]
 
     def rows_of(self, figure: Figure) -> Sequence[Row]:
@@ -66,7 +66,8 @@ class GridFacts:
     def worst_first(self) -> Figure | None:
         """Returns a figure that names the metric, and its better direction, to compare attacks by.
 
-        None if attacks do not vary, or the cells' losses differ in their first metric.
+        None if the grid does not vary the attack, or if its cells have losses with different first
+        metrics.
         """
         if ATTACK not in self.grid.axes:
             return None
@@ -86,10 +87,11 @@ def grid_facts(files: Files) -> GridFacts:
     """Reads a grid and its tables, and returns both.
 
     Args:
-      files: the files of the tables.
+      files: the files of the tables; that of evaluated rounds may be missing.
 
     Raises:
-      Refused: if the grid file is invalid, or there is no table, or the table is of another grid.
+      Refused: if the grid file is invalid, there is no table of runs, or a column for a key of the
+        grid is missing, so that the table is another grid's.
     """
     grid = load_grid(files.grid)
     words = [key for key, options in grid.axes.items() if _any_text(options)]
@@ -117,7 +119,7 @@ def _is_there(value: Any) -> bool:
 
 
 def counted_ends(facts: GridFacts) -> str:
-    """Describes the number of cells, seeds, and runs by status."""
+    """Describes the numbers of cells and seeds, and the number of runs of each status."""
     ends = ", ".join(f"{count} {end}" for end, count in facts.ends.items())
     return f"{len(facts.cells)} cells over {len(facts.grid.seeds)} seeds: {ends or DONE}"
 
@@ -195,7 +197,7 @@ def failures_table(facts: GridFacts) -> Figures | None:
 
 
 def joint_table(facts: GridFacts) -> Figures | None:
-    """Returns the table of joint guarantees; None if the grid's table states none."""
+    """Returns the table of joint guarantees; None if no row of the grid's table states one."""
     names = ("joint_epsilon", "joint_cells", *_TERMS, "joint_note")
     stated = [row for row in facts.rows if row.get("joint_epsilon") is not None]
     distinct = dict.fromkeys(tuple(row.get(name) for name in names) for row in stated)
@@ -222,7 +224,10 @@ def _grouped(cells: Sequence[Row], keys: Sequence[str]) -> list[tuple[list[str],
 
 
 def _spread(cell: Row, name: str) -> str:
-    """Formats a metric over the seeds of a cell."""
+    """Formats a metric over the seeds of a cell: mean ± standard deviation (minimum to maximum).
+
+    For one seed it is the value alone; a dash if it is unknown.
+    """
     parts = ("mean", "sd", "min", "max")
     mean, std, low, high = (cell.get(f"{name}_{part}") for part in parts)
     if mean is None or std is None:
@@ -237,7 +242,10 @@ def _brief(value: Any) -> str:
 
 
 def _epsilon(cell: Row) -> str:
-    """Formats the largest ε over the seeds of a cell; nominal for a simulation."""
+    """Formats the largest ε over the seeds of a cell; a dash if unknown.
+
+    It is marked as nominal for a simulation, or if the guarantee is void.
+    """
     largest = cell.get("epsilon_max")
     if largest is None:
         return "—"
@@ -246,7 +254,7 @@ def _epsilon(cell: Row) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """Returns the number in a field of a table; None if it is empty. Raises `Broken` for a text."""
+    """Converts a table's field to a number; None if empty. Raises `Broken` if it is no number."""
     try:
         return None if value is None else float(value)
     except (TypeError, ValueError):

@@ -50,7 +50,7 @@ def _rows(facts: PageFacts) -> dict[str, str]:
 
 
 def _of_what_is_shared(facts: PageFacts) -> dict[str, str]:
-    """Returns a table row on the evaluated model if clients keep a local part; otherwise empty."""
+    """Returns a table row on the model that is evaluated if clients keep a part of it; or none."""
     if not (facts.config and facts.config.start.local):
         return {}
     return {"model": "the shared part, with the initial local part of a new client"}

@@ -67,7 +67,10 @@ def _proof(culprit: Culprit) -> str:
 
 
 def _draw(sites: bool) -> Iterator[str]:
-    """Yields sentences on the effect of exclusion on sampling."""
+    """Yields sentences on the effect that excluding parties has on sampling.
+
+    `sites`: whether the excluded parties are sites; otherwise they are clients.
+    """
     if sites:
         yield (
             "Sampling: an excluded site takes part in no later round. Whether a site takes part "
@@ -87,7 +90,7 @@ def _draw(sites: bool) -> Iterator[str]:
 
 
 def _noise(plan: Plan | None) -> Iterator[str]:
-    """Yields sentences on the effect of exclusion on ε."""
+    """Yields sentences on the effect of exclusion on ε; nothing if the run's plan is not known."""
     if plan is None:
         return
     if rests_on_a_secret_draw(plan):

@@ -69,9 +69,9 @@ class Promised(Protocol):
 
     @property
     def proof(self) -> str:
-        """A text that summarises the proof of the guarantee.
+        """A text that summarises the proof of the guarantee; "" without a proof.
 
-        "" without a proof, or if the run's parts are not available.
+        Also "" if the proof cannot be derived, because the run's parts are not available.
         """
 
     @property
@@ -93,7 +93,10 @@ def _simulated(facts: Promised) -> str:
 
 
 def headline(facts: Promised) -> str:
-    """Returns the ε of the run with all its terms, in one line."""
+    """Returns one line with the ε of the run and what it refers to.
+
+    These are δ, unit, relation, sampling, accountant, the party it is against, and any exceptions.
+    """
     bound = facts.audit.guarantee
     assert bound is not None
     return (
@@ -198,7 +201,7 @@ def seen_text(audit: RunAudit) -> str:
 
 
 def _noise(audit: RunAudit) -> str:
-    """Describes the noise multiplier, and the arithmetic of sampling noise."""
+    """Describes the noise multiplier, and the arithmetic in which noise is sampled."""
     z, arithmetic = audit.noise_multiplier, str(audit.terms["arithmetic"])
     return arithmetic if z is None else f"multiplier {ceiling(z)}, {arithmetic}"
 
@@ -212,7 +215,7 @@ def _earlier(facts: Promised) -> dict[str, str]:
 
 
 def _trust_rows(facts: Promised) -> dict[str, str]:
-    """Returns table rows on the trusted parties and the proof; empty if there is no guarantee."""
+    """Returns table rows on the trusted parties and the proof; empty without a guarantee."""
     if facts.audit.terms.get("guarantee"):
         return {}
     proof = {"proof": facts.proof} if facts.proof else {}

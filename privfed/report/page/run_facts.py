@@ -39,7 +39,7 @@ class PageFacts:
       summary: the content of report/summary.json; empty if it does not describe the run as it is
         now, because the run has not ended or was charged since.
       plan: the plan of the run; None if it cannot be computed (see `_planned`).
-      exchange: the forecast of a round; None without a plan.
+      exchange: the forecast of a round's messages and noise; None without a plan.
       power: the statistical power of the run's canaries; None without canaries or plan.
     """
 
@@ -70,7 +70,7 @@ class PageFacts:
 
     @property
     def proof(self) -> str:
-        """A text that summarises the proof; "" without privacy, or if parts are not available."""
+        """A text that summarises the proof; "" without privacy or if `plan` is None."""
         return proof_text(self.plan) if self.plan and self.plan.mechanism.private else ""
 
     @property
@@ -85,7 +85,7 @@ class PageFacts:
 
     @property
     def meaning(self) -> str:
-        """The terms of this run's ε in one line: unit, adjacency, sampling and adversary."""
+        """The terms of this run's ε: unit, adjacency, sampling and adversary; nominal, if it is."""
         bound = self.audit.guarantee
         assert bound is not None
         against = f", against {PARTY_WORDS[bound.against]}" if bound.against else ""
@@ -101,7 +101,7 @@ class PageFacts:
 
     @property
     def measures(self) -> list[str]:
-        """The names of the run's metrics on the test set, in the order of metrics.jsonl."""
+        """The names of the run's metrics on the whole test set, in the order of metrics.jsonl."""
         known = {"format", "round", "epsilon", "clip", "simulation_only", "attack_success"}
         keys = dict.fromkeys(key for line in self.rounds for key in line if key not in known)
         return [key for key in keys if not key.startswith(PREFIX) and not about_groups(key)]
@@ -113,7 +113,10 @@ class PageFacts:
         return [key for key in keys if not key.startswith(PREFIX)]
 
     def simulation(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns the values, in one line of metrics.jsonl, that no ε covers."""
+        """Returns the values under "simulation_only" in one line of metrics.jsonl; empty if none.
+
+        No ε covers these values.
+        """
         stated = line.get("simulation_only")
         return stated if isinstance(stated, dict) else {}
 
@@ -179,7 +182,7 @@ def _planned(
 def _summary_of_now(record: RunRecord) -> Mapping[str, Any]:
     """Returns the run's summary, without metrics whose values are no numbers.
 
-    Empty if the summary is not of the ledger as it is now.
+    Empty if the summary states another ledger head than the ledger now has.
     """
     summary = record.summary
     if summary.get("ledger_head") != record.head:
@@ -199,7 +202,7 @@ def _evaluated(line: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _measured(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the `values` that are numbers and can be drawn."""
+    """Returns the `values` that are numbers: infinite, or below `_LARGEST` in magnitude."""
     return {
         key: value
         for key, value in values.items()

@@ -109,7 +109,10 @@ def spending_chapter(facts: PageFacts) -> Chapter:
 
 
 def _parts(facts: PageFacts) -> list[Block]:
-    """Returns a table of ε of training alone and of evaluation alone; empty unless both exist."""
+    """Returns a table of the ε of training alone and of evaluation by clients alone.
+
+    Empty if the run's charges are all of one kind.
+    """
     charged = facts.record.ledger.run_spending
     if len(charged) < 2:
         return []
@@ -173,7 +176,10 @@ def run_page(facts: PageFacts, simulation: bool) -> Page:
 
 
 def _results(facts: PageFacts) -> Iterator[Chapter]:
-    """Yields the chapter on what was released: estimates from counts, or a trained model."""
+    """Yields the chapter on what was released: survival curves, a regression, or metrics.
+
+    Yields nothing for a survival analysis or a regression without a charge.
+    """
     source, path = facts.config and facts.config.source, facts.record.path
     if not isinstance(source, SurvivalTable | RegressionColumns):
         yield learning_chapter(facts)

@@ -88,7 +88,7 @@ def _clients_that_stood_out(
 
 
 def _measures(facts: PageFacts) -> Iterator[Block]:
-    """Yields a table of the simulation's measures in each evaluated round."""
+    """Yields a table of the simulation's measures in each evaluated round; nothing without any."""
     stated = {line["round"]: dict(_flat(facts.simulation(line))) for line in facts.rounds}
     names = list(dict.fromkeys(name for measures in stated.values() for name in measures))
     if names:

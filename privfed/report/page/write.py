@@ -135,7 +135,8 @@ def write_grid_page(
 def own_place(run: Path, simulation: bool, name: str = "page") -> Path:
     """Returns the default path of a run's page `name`; creates its folder if it is missing.
 
-    Raises `Refused` if the folder is a link.
+    With `simulation`, it is private/simulation.html, whatever the `name`. Raises `Refused` if the
+    folder is a link.
     """
     folder = run / ("private" if simulation else "report")
     if folder.is_symlink():
@@ -149,7 +150,8 @@ def own_place(run: Path, simulation: bool, name: str = "page") -> Path:
 def write_page(path: Path, page: str, simulation: bool = False) -> None:
     """Writes the HTML text `page` to the file `path`, atomically.
 
-    A page of a simulation gets mode 0600. Raises `Refused` for the reasons of `refuse_place`.
+    With `simulation`, the page is marked as that of a simulation and gets mode 0600. Raises
+    `Refused` for the reasons of `refuse_place`.
     """
     refuse_place(path, simulation)
     kind = _KINDS[simulation]
@@ -172,8 +174,8 @@ _KINDS = {
 def refuse_place(path: Path, simulation: bool = False) -> None:
     """Raises `Refused` if no page can be written at `path`, or must not be.
 
-    A file with content that exists at `path` may only be a page of the same kind: with values of a
-    `simulation`, or without.
+    The folder of `path` has to exist. A file at `path` has to be empty or a page of the same kind:
+    with values of a `simulation`, or without.
     """
     if path.is_dir():
         raise Refused(f"--out is {path}, but that is a folder; name a file for the page")

@@ -236,7 +236,10 @@ def _side(record: RunRecord) -> Side:
 
 
 def _curve(record: RunRecord, measure: str | None) -> Iterator[Evaluated]:
-    """Yields the values of each evaluated round; if `measure` is None, of the first metric."""
+    """Yields the values of each evaluated round: of `measure` or, if None, of its first metric.
+
+    The ε is infinite if the run has no guarantee.
+    """
     for round in sorted(record.evaluated):
         line = record.evaluated[round]
         name = measure or measure_name(line)

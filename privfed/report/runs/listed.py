@@ -67,7 +67,8 @@ def list_runs(folder: Path) -> Listing:
 def run_directories(folder: Path, depth: int = DEPTH) -> Iterator[Path]:
     """Yields `folder` if it is a run directory, else those in it, up to `depth` folders below.
 
-    Hidden folders, and folders called private, are not searched.
+    Hidden folders, folders called private, and unreadable inner folders are not searched. At the
+    default `depth`, raises the error of `unreadable` if `folder` cannot be read.
     """
     try:
         if _is_run(folder):

@@ -77,10 +77,11 @@ def planned_rounds(record: RunRecord) -> int | None:
 
 
 def file_times(path: Path) -> tuple[str | None, float | None]:
-    """Returns a run's start and duration in seconds, derived from its files' modification times.
+    """Returns a run's start and duration in seconds, from its files' modification times.
 
-    The start is the earliest of these times (ISO 8601, UTC), and the duration extends to the
-    latest. Both are None if there are no files; the start is None if its date is invalid.
+    The files are the lock, configuration, ledger, metrics, checkpoint and summary. The start is the
+    earliest of their times (ISO 8601, UTC), and the duration extends to the latest. Both are None
+    if there are no files; the start is None if its date is invalid.
     """
     directory = RunDirectory(path)
     last = (directory.ledger, directory.metrics.path, directory.checkpoint.path, directory.summary)
@@ -121,7 +122,7 @@ def epsilon_of(record: RunRecord) -> float | None:
 def uncovered_reason(record: RunRecord) -> str:
     """Returns the reason why ε does not cover the initial model; "" if ε does.
 
-    Raises `Broken` if the ledger's terms cannot be read.
+    Also "" if the run had not begun. Raises `Broken` if the ledger's terms cannot be read.
     """
     lineage = record.terms.get("lineage")
     fresh = isinstance(lineage, dict) and not (lineage.get("runs") or lineage.get("unknown"))
@@ -182,7 +183,7 @@ def _accounted(ledger: Ledger) -> list[dict[str, Any]]:
 
 
 def _last_line(record: RunRecord) -> dict[str, Any]:
-    """Returns the metrics of the last charged round; empty if that round was not evaluated."""
+    """Returns the metrics of the last charged round; empty if not evaluated, or without charges."""
     charges = record.opened_ledger.charges if record.opened_ledger else ()
     return dict(record.evaluated.get(charges[-1].round, {})) if charges else {}
 
@@ -313,7 +314,7 @@ def _lost_claims(record: RunRecord) -> str | None:
 
 
 def _population_name(record: RunRecord) -> str | None:
-    """Returns the population's name or digest, from the ledger or the configuration."""
+    """Returns the population's name or digest, from ledger or configuration; None if unstated."""
     stated = record.terms.get("population")
     named = stated.get("name") if isinstance(stated, dict) else None
     return _word(named) or _word(record.setting("data", "population"))
@@ -326,7 +327,7 @@ def measure_name(line: Mapping[str, Any]) -> str | None:
 
 
 def _measured(record: RunRecord) -> tuple[str | None, float | None, float | None]:
-    """Returns the run's first metric (name and last value) and the baseline's; None if unknown."""
+    """Returns name and value of the run's first metric, and the baseline's; None if unknown."""
     line = record.summary if record.summarised else {}
     if not line and record.evaluated:
         line = record.evaluated[max(record.evaluated)]
