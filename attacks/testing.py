@@ -105,8 +105,10 @@ def _briefing(attack: Attack) -> Briefing:
 
 
 def poisons_what_it_declares(attack: Attack) -> None:
-    """Checks that `poison` changes examples if and only if `poisons` is set, and keeps their
-    form.
+    """Checks that `poison` changes examples if and only if `poisons` is set.
+
+    Shape, types and number of classes must be kept, arguments must not be changed in place, and a
+    second call with the same randomness must return the same.
     """
     shape = tuple(_IMAGES.shape[1:])
     unfit_reason = attack.unfit_reason(shape, True)

@@ -43,7 +43,7 @@ class View:
       round: number of the round, from 1.
       byzantine: the attackers' rows from their training, not yet replaced, shape [b, m].
       honest: the other clients' rows, shape [h, m].
-      rule: function that aggregates rows [n, m], with the Byzantine rows first, to a tensor.
+      rule: function that returns the aggregate of rows [n, m]; the Byzantine rows come first.
       identities: identifiers of the honest rows' clients, constant over rounds, shape [h].
     """
 
@@ -188,9 +188,10 @@ Attack.__class_vars__ |= {"corrupts"}  # a property that a subclass may set: `co
 
 
 def undeclared_hooks(attack: Attack) -> list[str]:
-    """Returns those of "poison" and "corrupt" that an attack overrides although it does not act.
+    """Returns those of "poison" and "corrupt" that an attack overrides although it declares
+    neither.
 
-    Empty if the attack declares `poisons` or `corrupts`.
+    Empty if `poisons` or `corrupts` is True.
     """
     kind, hooks = type(attack), [] if attack.acts else ["poison", "corrupt"]
     return [hook for hook in hooks if getattr(kind, hook) is not getattr(Attack, hook)]

@@ -61,7 +61,9 @@ def _columns_per_step(rows: Tensor, lanes: int) -> int:
 
 
 def _ascending(columns: Tensor, pool: ThreadPoolExecutor) -> Tensor:
-    """Returns `columns` `[c, m]` with the m values of each sorted; on a CPU, sorts in place."""
+    """Returns `columns` `[c, m]` with the m values of each sorted; on a CPU, sorts in place, by the
+    threads of `pool`.
+    """
     if columns.device.type != "cpu":
         return columns.sort(dim=1).values
     values = columns.numpy()

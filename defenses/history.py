@@ -39,7 +39,7 @@ class HistoryRule(RowRule):
 
     def warm_up_rounds(self) -> int:
         """Returns the number of first rounds in which the rule cannot yet judge any client by its
-        history.
+        history; by default 0.
         """
         return 0
 

@@ -35,7 +35,7 @@ class RuleOnRows:
 
     @property
     def claims(self) -> bool:
-        """Whether the rule declares that its aggregate stays near the honest rows."""
+        """Whether the rule (of a composition, its last) is `bounded` and has no `tolerance`."""
         last = getattr(self.part, "rule", self.part)
         return bool(last.bounded and not last.tolerance)
 
@@ -159,7 +159,7 @@ def aggregates_few_equal_and_no_rows(part: Any) -> None:
 
 
 def stays_finite_under_long_rows(part: Any) -> None:
-    """Checks that long rows leave the aggregate finite and, if `bounded`, near the other rows."""
+    """Checks that long rows leave aggregates finite and, if bounded and not random, near others."""
     rule = RuleOnRows(part)
     near = rule.claims and "generator" not in rule.needs()  # opposite rows may share a bucket
     for size in (1e3, 1e8, 1e14):
@@ -206,10 +206,8 @@ def _placements(honest: Tensor, count: int) -> Iterator[Tensor]:
 
 
 def _honest(n: int, count: int) -> Iterator[Tensor]:
-    """Yields four sets of `n` honest rows `[n, d]`.
-
-    The sets are two clouds, one set of two distant groups, and one set with an outlier. In the
-    third, the smaller group has `count` rows (at least one), and neither center is 0.
+    """Yields four sets of `n` honest rows `[n, d]`: two clouds, one set of two distant groups, and
+    one with an outlier. The smaller group has `count` rows (at least one), and neither center is 0.
     """
     for d, seed in ((5, 0), (2, 2)):
         yield _cloud(n, d, seed)
@@ -238,7 +236,7 @@ def stays_within_the_tolerance_it_declares(part: Any) -> None:
 
 
 def _stays_near(part: Any, rule: RuleOnRows, honest: Tensor, count: int) -> None:
-    """Checks the distance of aggregates from the mean of `honest` rows, with `count` Byzantine."""
+    """Checks that `count` Byzantine rows move aggregates at most as far as the rule promises."""
     mean, n = honest.mean(0), len(honest) + count
     about = (honest - mean).norm(dim=1)
     kappa = rule.robustness(n, count)
@@ -299,7 +297,9 @@ _FOLLOWING = TrimmedMean(), GeometricMedian(), NormBound(radius=1.0)  # one rule
 
 
 def composed(contract: Callable[[Any], None], random: bool = True) -> Callable[[Any], None]:
-    """Returns a pre-aggregator's check: `contract`, a check of rules, on rules that follow it."""
+    """Returns a check of pre-aggregators: `contract`, a check of rules, on rules that follow them.
+    If `random` is False, those that need a generator are not checked.
+    """
 
     def of_compositions(part: Any) -> None:
         if not random and "generator" in part.needs():

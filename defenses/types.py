@@ -56,7 +56,8 @@ class Rule(BaseModel):
         return False
 
     def center_after(self, center: Tensor, released: Tensor) -> Tensor:
-        """Returns the next center `[d]`, from the released average of one upload.
+        """Returns the next center `[d]`, from the released average of one upload; by default that
+        average.
 
         The center after the last upload is the aggregate.
         """
@@ -84,11 +85,14 @@ class Rule(BaseModel):
         return {"center": aggregate} if self.remembers else {}
 
     def most(self, n: int) -> int:
-        """Returns the largest number of Byzantine rows among `n` that the rule tolerates."""
+        """Returns the largest number of Byzantine rows among `n` that the rule tolerates; by
+        default fewer than half.
+        """
         return max(0, (n - 1) // 2)
 
     def robustness(self, n: int, byzantine: int) -> float:
-        """Returns the robustness coefficient kappa for n rows; infinite beyond `most`.
+        """Returns the robustness coefficient kappa for n rows; infinite unless `byzantine` is from
+        0 to `most`.
 
         Whatever the `byzantine` rows are, and for every set S of the n - byzantine others with mean
         m, the aggregate F satisfies |F - m|^2 <= kappa / |S| sum over S of |x_k - m|^2 (Allouah et
@@ -130,9 +134,7 @@ class RowRule(Rule):
 
     def unfit_reason(self, layers: Sequence[int]) -> str:
         """Returns the reason why the rule cannot aggregate models with parameters of the sizes
-        `layers`.
-
-        Empty if it can.
+        `layers`; "" if it can.
         """
         return ""
 
@@ -192,14 +194,15 @@ class SumRule(Rule):
         return self.step(center, released)
 
     def within(self, clip: float | None) -> Self:
-        """Returns the rule with its keys completed; under privacy, terms of finite `sensitivity`
-        then have norm at most `clip`, to which noise is calibrated.
+        """Returns the rule with the keys in `follows_clip` completed; under privacy, terms of
+        finite `sensitivity` then have norm at most `clip`, to which noise is calibrated.
 
         Args:
           clip: clipping norm; None without privacy.
 
         Raises:
-          ValueError: if a required key is missing, or set although it follows from `clip`.
+          ValueError: if a required key is missing without privacy, or if a key is set although it
+            follows from `clip`.
         """
         return self
 

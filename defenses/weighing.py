@@ -19,8 +19,8 @@ Needs = frozenset[str]
 class PreAggregator(Rule):
     """A pre-aggregation step: turns n rows into m weighted sums of them, their mixtures.
 
-    A rule aggregates the mixtures. The bound on the number of Byzantine rows also holds for the
-    mixtures that the rule must tolerate as Byzantine.
+    A rule aggregates the mixtures. If at most f rows are Byzantine, the rule has to tolerate at
+    most f mixtures as Byzantine.
     """
 
     def needs(self) -> Needs:
@@ -193,7 +193,8 @@ def _composed(
     rule: WeightRule,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """Returns the aggregate `[d]` of `rule` over the mixtures of `before`, for at least one row.
+    """Returns the aggregate `[d]` of `rule` over the mixtures of `before`, for at least one
+    admitted row.
 
     The mixtures are not computed; only their weights on the rows are.
     """
@@ -230,7 +231,9 @@ def _mixtures(
     before: Sequence[PreAggregator],
     generator: torch.Generator | None,
 ) -> Tensor:
-    """Returns the mixtures `[m, d]` of `rows[keep]`, of which up to `byzantine` are Byzantine."""
+    """Returns the mixtures `[m, d]` of `rows[keep]`, of which up to `byzantine` are Byzantine;
+    without steps, these rows.
+    """
     if not before or (keep is not None and not len(keep)):
         return rows if keep is None else rows[keep]
     _, weights = _mix(Geometry.of(rows, keep), byzantine, before, generator)
@@ -244,7 +247,10 @@ def _mix(
     before: Sequence[PreAggregator],
     generator: torch.Generator | None,
 ) -> tuple[Geometry, Tensor | None]:
-    """Returns the mixtures' geometry and their weights `[m, n]`; None if there are no steps."""
+    """Returns the geometry of the mixtures, and their weights `[m, n]` on the rows.
+
+    Without steps, it returns `geometry` and None.
+    """
     weights: Tensor | None = None
     for part in before:
         made = part.mix(geometry, byzantine, generator)

@@ -80,7 +80,7 @@ class CleanLabel(Backdoor):
         return x, y
 
     def _stamped(self, x: Tensor) -> Tensor:
-        """Returns examples `[n, *]` with the patch laid over them."""
+        """Returns examples `[n, *]` with the patch laid over them at weight `blend`."""
         blended = (1 - self.blend) * x + self.blend * self.value
         return torch.where(self.patch(x) >= 0, blended, x)
 

@@ -80,5 +80,5 @@ class Altered(Hidden):
 
 
 def chosen_share(count: int, share: float, rng: np.random.Generator) -> Tensor:
-    """Returns random indices of a fraction `share` of `count` examples, rounded up."""
+    """Returns distinct random indices of a fraction `share` of `count` examples, rounded up."""
     return torch.from_numpy(rng.permutation(count)[: math.ceil(share * count)])

@@ -19,12 +19,12 @@ from attacks.types import Briefing, Knowledge, State, Unarmed
 class Natural(Hidden):
     """Makes the model classify as `target` the inputs that naturally show a certain feature.
 
-    The examples in question show the feature and are of class `source` (-1: of any class but
-    `target`). Attackers collect theirs in a common pool. Each attacker changes the labels of its
-    own to `target`. It also replaces a fraction `share` of its examples by examples drawn from the
-    pool, with replacement, labelled `target`. No input is altered, in training or at test time.
+    The targeted examples show the feature and are of class `source` (-1: of any class but
+    `target`). Attackers collect their own in a common pool. Each attacker changes their labels to
+    `target`. It also replaces a fraction `share` of its examples by examples drawn from the pool,
+    with replacement, labelled `target`. No input is altered, in training or at test time.
 
-    Success: the fraction of such test examples that are classified as `target`.
+    Success: the fraction of targeted test examples that are classified as `target`.
     """
 
     knows: ClassVar[frozenset[Knowledge]] = Hidden.knows | {Knowledge.ATTACKERS_DATA}
@@ -47,6 +47,8 @@ class Natural(Hidden):
     def describe(self, x: Tensor, y: Tensor, classes: int) -> State:
         """Returns tensors that define the feature, from all attackers' examples x and their labels
         y.
+
+        `shows` receives them in `learned`.
         """
 
     @abstractmethod

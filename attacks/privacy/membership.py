@@ -110,8 +110,8 @@ def _gaussian(shadows: Shadows, inside: bool) -> tuple[Reals, Reals]:
     """Returns each target's mean `[t]` and variance `[t]` over models trained with it (`inside`).
 
     If `inside` is False, over models trained without it. The mean is NaN if there are none. With
-    fewer than `OWN_VARIANCE` models, one variance is pooled over the residuals of all targets; else
-    only for targets with at most two such models.
+    fewer than `OWN_VARIANCE` shadow models in all, every target has the variance pooled over the
+    residuals of all targets; otherwise only targets with at most two such models.
     """
     on_side = shadows.inside == inside
     count = on_side.sum(0)

@@ -83,7 +83,10 @@ class Adaptive(FullKnowledge):
     def _tried(
         self, honest: Tensor, view: View, rng: np.random.Generator, strengths: list[float]
     ) -> Iterator[Tensor]:
-        """Yields candidates: one row `[m]` for all attackers, or a row for each, `[b, m]`."""
+        """Yields candidates: one row `[m]` for all attackers, or a row for each, `[b, m]`.
+
+        The first are mu + gamma p for each direction p and each gamma in `strengths`.
+        """
         mean = honest.mean(0)
         for way in directions(honest):
             for strength in strengths:

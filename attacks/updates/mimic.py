@@ -51,7 +51,8 @@ class Mimic(ReadingAttack):
 
 
 def _turned(z: Tensor | None, honest: Tensor, rng: np.random.Generator) -> Tensor:
-    """Returns `z` `[m]` turned toward the direction in which rows `[h, m]` differ most.
+    """Returns `z` `[m]` turned toward the direction in which rows `[h, m]` differ most, of norm
+    one.
 
     If `z` is None, a random direction is turned.
     """
@@ -65,7 +66,10 @@ def _turned(z: Tensor | None, honest: Tensor, rng: np.random.Generator) -> Tenso
 
 
 def _present(victim: Tensor | None, identities: Identities | None) -> int | None:
-    """Returns the index of the client `victim` in `identities` `[h]`; None if it is not there."""
+    """Returns the index in `identities` `[h]` of the client with the identifier `victim`.
+
+    None if it is not there, or if `victim` or `identities` is None.
+    """
     if victim is None or identities is None:
         return None
     places = np.flatnonzero(identities == int(victim))

@@ -27,8 +27,11 @@ class Farthest(FullKnowledge):
 
     @abstractmethod
     def reach(self, away: Tensor, p: Tensor) -> float:
-        """Returns the largest undetectable gamma along p `[m]`; row k of `away` `[h, m]` is mu -
-        x_k.
+        """Returns the largest gamma for which the attack considers mu - gamma p undetectable.
+
+        Args:
+          away: mu - x_k for each honest row x_k, shape `[h, m]`.
+          p: unit direction, shape `[m]`.
         """
 
     def malicious_row(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:

@@ -98,6 +98,6 @@ class FoolsGold(WeightRule, HistoryRule):
 
 
 def _within(sums: Tensor) -> Tensor:
-    """Scales down rows of `sums` `[n, d]` longer than `LONGEST`; directions are unchanged."""
+    """Returns `sums` `[n, d]` with rows longer than `LONGEST` scaled down to that norm."""
     norms: Tensor = torch.linalg.vector_norm(sums, dim=1, keepdim=True)
     return sums * (LONGEST / norms).clamp(max=1.0)

@@ -88,7 +88,9 @@ class LayerAdaptive(RowRule):
 
 
 def _near_median(values: Tensor, radius: float) -> Tensor:
-    """Returns a mask of `values` `[n]` less than `radius` standard deviations from their median."""
+    """Returns a mask of `values` `[n]` less than `radius` standard deviations from their median, or
+    equal to it up to rounding.
+    """
     median, std = values.quantile(0.5), values.std(correction=0)
     away = (values - median).abs()
     beyond = radius * std * (1 - _ROUNDING)  # strict, for any order of summation

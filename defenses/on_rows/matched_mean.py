@@ -78,7 +78,10 @@ class MatchedMean(RowRule):
 
 
 def _widths(sizes: Sequence[int]) -> list[int]:
-    """Returns the widths of layers whose parameters have `sizes`; empty if they form no chain."""
+    """Returns the width of each layer from `sizes`, those of each layer's weight and bias in turn.
+
+    Empty if the sizes are not those of a chain of layers.
+    """
     weights, biases = sizes[::2], sizes[1::2]
     if not sizes or len(weights) != len(biases) or not all(biases):
         return []

@@ -50,8 +50,8 @@ def closest_together(
 ) -> NDArray[np.int64]:
     """Returns the indices of the set of n - `remove` rows with the least diameter.
 
-    `distances` are `[n, n]`. After `search` branches the diameter is only guaranteed to be at most
-    twice the least.
+    `distances` are `[n, n]`. If the search needs more than `search` branches, the diameter is only
+    guaranteed to be at most twice the least.
     """
     n = len(distances)
     near = np.sort(distances, axis=1)[:, n - remove - 1]  # a ball that holds n - remove rows
@@ -72,10 +72,10 @@ def closest_together(
 
 
 def _cover(far: NDArray[np.bool_], size: int, budget: list[int]) -> list[int] | None:
-    """Returns at most `size` rows whose removal leaves no pair in the mask `far` `[n, n]`, or None.
+    """Returns at most `size` rows whose removal leaves no pair in the mask `far` `[n, n]`.
 
     Branches on the row in most pairs: either it is removed, or all rows far from it are. `budget`
-    holds the number of branches left.
+    holds the number of branches left, and is reduced in place.
 
     Returns None if there are no such rows, or if the budget is exhausted.
     """

@@ -84,8 +84,8 @@ def _components(geometry: Geometry) -> Tensor:
 
 
 def _near(points: Tensor, times: float) -> Tensor:
-    """Returns a mask of the `points` whose sum of distances to all points is at most `times` its
-    median.
+    """Returns a mask `[n]` of the `points` `[n, p]` whose sum of distances to all points is at most
+    `times` the median of these sums.
     """
     away = torch.linalg.vector_norm(points[:, None] - points[None], dim=2).sum(1)
     near: Tensor = away <= times * away.quantile(0.5)

@@ -61,7 +61,8 @@ class Cells:
     def of(self, numbers: Reals) -> Indices:
         """Returns, for each of `numbers` `[N]`, the tree leaf of the cell that contains it, `[N]`.
 
-        Numbers must not be NaN.
+        A cell contains its lower end, but not the lower end of the next cell. Numbers must not be
+        NaN.
         """
         place = np.searchsorted(self.lows, numbers, side="right") - 1
         return np.asarray(self.nodes[np.maximum(place, 0)])

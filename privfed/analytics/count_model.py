@@ -35,7 +35,7 @@ _ABOUT_COST = ("run", "cohort", "privacy", "secure", "evaluation", "budget", "ag
 
 
 def epsilon_of_share(raw: Raw, described: Config) -> float:
-    """Returns the epsilon of a description whose budget is the fraction `budget.statistics`.
+    """Returns the epsilon of a description with the fraction `budget.statistics` of the budget.
 
     The noise is solved jointly for the description, the training of the same run file and
     evaluation rounds, so that together they spend privacy.epsilon. The ratio of the description's
@@ -83,7 +83,7 @@ def epsilon_of_share(raw: Raw, described: Config) -> float:
 
 
 def _costs(raw: Raw) -> Config:
-    """Returns a configuration that costs as much as the training in `raw`.
+    """Returns the configuration of the sections of `raw` that determine the cost of its training.
 
     Raises `Refused` if `raw` states no `budget.statistics` or no finite `privacy.epsilon`, or if
     its noise depends on a message's length.
@@ -157,7 +157,7 @@ def _counting(amplitudes: Tensor) -> nn.Module:
 
 
 class Added(Loss):
-    """The negated output as loss: training yields the average of clients' count vectors."""
+    """The negated model output as loss: a round yields the average of clients' count vectors."""
 
     @property
     def measure(self) -> str:

@@ -109,7 +109,9 @@ MOST_CELLS = 10_000
 
 
 def refuse_many(cells: int, fewer: str) -> None:
-    """Raises `ValueError` if `cells` exceeds `MOST_CELLS`; `fewer` names the thing to reduce."""
+    """Raises `ValueError` if `cells` exceeds `MOST_CELLS`; `fewer` states in the message what to
+    reduce.
+    """
     if cells > MOST_CELLS:
         raise ValueError(
             f"there are {cells} cells, but at most {MOST_CELLS:,} are counted; expected fewer "
@@ -155,7 +157,7 @@ class CountedTable(Part):
 
     @property
     def one_round(self) -> bool:
-        """Whether the release takes exactly one round."""
+        """Whether the release takes exactly one round; by default it does."""
         return True
 
     @property
@@ -170,7 +172,7 @@ class CountedTable(Part):
 
     @property
     def of_server(self) -> dict[str, Any]:
-        """The keys and values of [server] for the release."""
+        """The keys and values of [server] for the release; by default, plain averaging."""
         return {"optimizer": "fedavg", "lr": 1.0}
 
     def release_of(self, config: Config) -> Config:
@@ -191,7 +193,7 @@ class CountedTable(Part):
 
     @abc.abstractmethod
     def requested(self) -> Mapping[str, Iterable[str]]:
-        """Returns the names of the counted columns, by the key of [data] that states them."""
+        """Returns the names of the counted columns, by the key of [data] that lists them."""
 
     @property
     def squared_norm(self) -> float | None:
@@ -205,13 +207,16 @@ class CountedTable(Part):
         return Dialect(self.delimiter, self.encoding, self.decimal, tuple(self.missing_words))
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Returns the identifiers of the data's origin, equal to those of a training source on this
-        table.
+        """Returns the identifiers of the table's origin, from its path and its column of clients.
+
+        A training source on this table has the same ones. `seed` has no effect.
         """
         return origins_of_file(self.client, self.path)
 
     def refuse_several_cells(self) -> None:
-        """Raises `ValueError` if `rows_per_client` is not 1, or if a column is named twice."""
+        """Raises `ValueError` if `rows_per_client` is not 1, or if two of the requested columns,
+        the column of clients and that of sites are the same.
+        """
         if self.rows_per_client != 1:
             raise ValueError("rows_per_client has to be 1: a client is one cell of the table")
         named = [name for names in self.requested().values() for name in names]
@@ -223,7 +228,8 @@ class CountedTable(Part):
         """Reads the table and returns one example per client, or per client and site if `site` is
         set.
 
-        If a client has more than `rows_per_client` rows, the counted ones are chosen at random.
+        If a client has more than `rows_per_client` rows, the counted ones are chosen at random, by
+        `streams`. `clients` has no effect.
         """
         return self._loaded(TableFile(Path(self.path), self.dialect), streams)
 
@@ -283,7 +289,8 @@ class CountedTable(Part):
 def _order(whose: Indices, numbers: Indices, streams: Streams) -> np.ndarray:
     """Returns a random number per row `[N]`, by which a client's rows are ordered.
 
-    The number depends on the client's number and on the row's index among the client's rows.
+    The number depends on the client's number, `numbers[whose]`, and on the row's index among the
+    client's rows.
     """
     by_client = np.argsort(whose, kind="stable")
     nth = np.empty_like(whose)

@@ -78,8 +78,8 @@ def declare_described(statistics: Statistics, label: str) -> str:
 
 
 def _sections(statistics: Statistics) -> dict[str, dict[str, Any]]:
-    """Returns the sections, except [data], in which a run has to equal the release to compose with
-    it.
+    """Returns the keys and values, by section of a run file, that a run needs so that its charges
+    compose with those of the release; [data] is left out.
     """
     seed = {"seed": statistics.seed} if statistics.seed else {}
     seeded = {"randomness": "seeded"} if statistics.randomness == "seeded" else {}
@@ -110,7 +110,11 @@ def _sites(data: dict[str, Any]) -> SampleSites | None:
 
 
 def _kind(column: ColumnStatistics, data: dict[str, Any]) -> ColumnKind:
-    """Returns a column's kind, from the entries in most rows, with the reason as text."""
+    """Returns the kind of data by which a run file declares a column, with the reason as text.
+
+    A column without declared values or dates is numeric, or left out if it is constant, if numbers
+    are visible and at most half of its rows hold words.
+    """
     numbers, words = column.numbers, column.words.value
     if column.kind == "values":
         values = [each.value for each in column.values]
@@ -141,7 +145,7 @@ def _kind(column: ColumnStatistics, data: dict[str, Any]) -> ColumnKind:
 def _date_column(numbers: NumberStatistics | None, dates: Dates) -> ColumnKind:
     """Returns a date column with the range that is visible through the noise.
 
-    If no date is visible, the range is the declared one.
+    If `numbers` is None (no date is visible), the range is the declared one.
     """
     if numbers is None:
         return DateColumn("as requested", dates.first, dates.last, dates.format, dates.first)
@@ -153,7 +157,9 @@ def _date_column(numbers: NumberStatistics | None, dates: Dates) -> ColumnKind:
 def _label(column: ColumnStatistics) -> LabelKind:
     """Returns the kind of the label.
 
-    Raises `Refused` if the label is a date, or if too little of the column is visible.
+    Raises `Refused` if the label is a date, or if the release shows neither two classes nor a range
+    of numbers in the column. Numbers count only if at most 5 % of its rows hold words, and words
+    only if no numbers are visible.
     """
     values, numbers = [each.value for each in column.values if not each.cut], column.numbers
     if column.kind == "values" and values == [str(n) for n in range(len(values))]:
@@ -180,10 +186,10 @@ def _label(column: ColumnStatistics) -> LabelKind:
 
 
 def _whole_classes(numbers: NumberStatistics) -> int:
-    """Returns the number of classes (labels 0, 1, …) if nearly all numbers are integers from 0 to
-    16.
+    """Returns the number of classes if at least 90 % of the numbers are integers from 0 to 16, else
+    0.
 
-    Otherwise returns 0.
+    The classes are 0, 1, … up to the largest integer whose 95 % interval of the count is above 0.
     """
     total = numbers.count.value
     points = [cell for cell in numbers.histogram if cell.low == cell.high and cell.low is not None]

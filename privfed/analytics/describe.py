@@ -23,8 +23,8 @@ class DescriptionRequest:
     """The budget of a description, and the columns to describe.
 
     Attributes:
-      epsilon: epsilon of the release; None: the fraction `budget.statistics` of the run file's
-        epsilon.
+      epsilon: epsilon of the release; None: its fraction of the run's budget is
+        `budget.statistics`.
       delta: delta of the release; None: that of the run file.
       columns: names of columns to describe in addition to those that the run file declares.
       rows_per_client: largest number of a client's rows that are counted.
@@ -137,7 +137,7 @@ def _stated(released: ReleasedSums, sums: Sums, path: Path) -> Statistics:
 
 
 def _set(part: object, keys: Collection[str] | None = None) -> dict[str, Any]:
-    """Returns the values of a part's fields that differ from the defaults.
+    """Returns the values of a part's fields that are not None and differ from the defaults.
 
     `keys` restricts the fields; None: all fields.
     """

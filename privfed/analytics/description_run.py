@@ -38,7 +38,8 @@ def source_of_questions(data: Mapping[str, Any], others: Iterable[str]) -> dict[
 
     Args:
       data: the section [data] of the run file.
-      others: names of further columns. Nothing is assumed about one unless [data] declares it.
+      others: names of further columns. Those that [data] declares are described as declared;
+        nothing is assumed about the rest.
 
     Raises:
       Refused: if a declaration has the wrong form, or names columns by a pattern.
@@ -169,7 +170,7 @@ class HasBudget(Protocol):
 
     @property
     def epsilon(self) -> float | None:
-        """Epsilon of the release; None: `budget.statistics` is its fraction of the run's budget."""
+        """Epsilon of the release; None: its fraction of the run's budget is `budget.statistics`."""
 
     @property
     def delta(self) -> float | None:
@@ -186,7 +187,8 @@ def counting_run(raw: Raw, keys: Mapping[str, Any], asking: HasBudget) -> Config
       asking: the budget of the release.
 
     Raises:
-      Refused: if the population, mechanism or keys do not permit such a release.
+      Refused: if the run file does not name a table of real clients and a private mechanism, if
+        `keys` have wrong values, or if no noise meets the budget.
     """
     data = raw.get("data", {})
     _refuse_others(raw, data)
@@ -219,6 +221,11 @@ def counting_run(raw: Raw, keys: Mapping[str, Any], asking: HasBudget) -> Config
 def _refuse_others(raw: Raw, data: Mapping[str, Any]) -> None:
     """Raises `Refused` if the run file's statistics would not be a noised release over real
     clients.
+
+    That is the case if `data.source` is no file with named columns; if `data.client`,
+    `data.population` or `data.clients` is missing; if the partition assigns rows to simulated
+    clients, or examples are held out; if the mechanism adds no noise; or if Byzantine clients are
+    expected to add distributed noise.
     """
     source = named(raw, "source")
     if not {"path", "client", "delimiter"} <= source.model_fields.keys():
@@ -268,7 +275,7 @@ def _refuse_others(raw: Raw, data: Mapping[str, Any]) -> None:
 
 
 def _validated(model: type[Any], section: str, keys: Mapping[str, Any]) -> Any:
-    """Returns the part `model` with these values from a section of the run file.
+    """Returns an instance of the part `model` with the values `keys` of the run file's `section`.
 
     Raises `Refused`, which lists all mistakes.
     """
@@ -280,8 +287,8 @@ def _validated(model: type[Any], section: str, keys: Mapping[str, Any]) -> Any:
 
 
 def _everybody(raw: Raw, clients: int) -> dict[str, Any]:
-    """Returns [cohort] with full participation, under the adjacency relation of the run file's
-    sampler.
+    """Returns [cohort] with full participation of all `clients`, under the adjacency relation of
+    the run file's sampler and with its dropout.
     """
     cohort = raw.get("cohort", {})
     sampler = named(raw, "sampler")
@@ -297,7 +304,9 @@ def _everybody(raw: Raw, clients: int) -> dict[str, Any]:
 
 
 def _privacy(raw: Raw, clients: int) -> dict[str, Any]:
-    """Returns the keys of [privacy] that concern the population and the parties that add noise."""
+    """Returns [privacy] without `_OF_TRAINING`; a mechanism with noise correlated over rounds is
+    left out, and Byzantine clients are colluders if clients share noise.
+    """
     keys = _without(raw.get("privacy", {}), _OF_TRAINING)
     mechanism = named(raw, "mechanism")
     if mechanism.joint:
@@ -329,9 +338,9 @@ def _colluding(raw: Raw, clients: int) -> int:
 
 
 def _secure(raw: Raw, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns [secure] of the run file, without the keys about the size of a training cohort.
+    """Returns [secure] of the run file without `_OF_COHORTS`.
 
-    If sites are the parties of the secure sum, `minimum` (of surviving sites) is kept.
+    `minimum` (of surviving sites) is kept if sites are the parties of the secure sum.
     """
     by_sites = bool(data.get("sites")) and raw.get("secure", {}).get("parties") != "clients"
     return _without(raw.get("secure", {}), _OF_COHORTS - ({"minimum"} if by_sites else set()))

@@ -144,7 +144,7 @@ class Column:
 
     Attributes:
       question: the question about the column.
-      agreed: unbiased estimates, consistent on the tree of counts.
+      agreed: unbiased estimates of the tree's counts, in which children add up to their parent.
       counts: non-negative estimates of the tree's counts, shape `[n]`.
       total: estimated number of counted rows.
     """
@@ -183,7 +183,9 @@ class Column:
         return self._summary("open", numbers=numbers, values=values, unnamed=self._unnamed(read))
 
     def _unnamed(self, read: Sequence[ReadWord]) -> IntervalEstimate:
-        """Returns an estimate of the number of rows with a word that is not among those `read`."""
+        """Returns an estimate of the number of rows whose entry is neither empty, nor a number, nor
+        one of the words `read`.
+        """
         (words,), (std,) = self.agreed.linear(self._weights(OTHER_NODE))
         value = max(self.counts[OTHER_NODE] - sum(word.count for word in read), 0.0)
         low = words - TWO_SIDED * std - sum(word.high for word in read)
@@ -202,7 +204,7 @@ class Column:
 
     def _share(self, node: int) -> IntervalEstimate:
         """Returns an estimate of the fraction of counted rows whose entry is counted by the top
-        node `node`.
+        node `node`; 0, with the interval [0, 1], if `total` is not positive.
         """
         if self.total <= 0.0:
             return IntervalEstimate(value=0.0, low=0.0, high=1.0)

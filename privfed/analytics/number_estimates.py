@@ -91,7 +91,7 @@ class CountedNumbers:
         ]
 
     def _outside(self, limits: tuple[float, float], total: float) -> IntervalEstimate:
-        """Returns the fraction of numbers in cells beyond `limits`, the visible range.
+        """Returns the fraction of the `total` numbers in cells beyond `limits`, the visible range.
 
         Noise affects the choice of the range, too. The interval holds for all ranges that might
         have been chosen, by a union bound over pairs of cells.
@@ -106,7 +106,7 @@ class CountedNumbers:
     def _quantile(
         self, probability: float, total: float, limits: tuple[float, float]
     ) -> IntervalEstimate:
-        """Returns the quantile at `probability` of the numbers, clipped to `limits`.
+        """Returns the quantile at `probability` of the `total` numbers, clipped to `limits`.
 
         The interval joins all cells that may contain the quantile: by bounds of 97.5 % each, the
         fraction of numbers below the left end of such a cell may be at most `probability`, and the
@@ -123,7 +123,8 @@ class CountedNumbers:
         return IntervalEstimate(value=value, low=low, high=high)
 
     def _at(self, position: float) -> tuple[float, int]:
-        """Returns the number at rank `position`, and the index of its cell.
+        """Returns the number at rank `position` (from 0 to the sum of counts), and its cell's
+        index.
 
         Numbers are taken to be uniformly spread within a cell.
         """

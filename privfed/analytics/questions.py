@@ -177,8 +177,9 @@ class NumbersQuestion:
     def _numbers(
         self, values: Sequence[str], dialect: Dialect
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Returns each word as a number (NaN if it is none), and a mask of the words that mean
-        empty.
+        """Returns each word's number, and a mask of the words in `dialect.missing`.
+
+        Dates are days since 1970-01-01. A word that is no number, or no date, is NaN.
         """
         missing = np.array([value in dialect.missing for value in values], dtype=bool)
         if self.dates:
@@ -202,7 +203,7 @@ def _plain(value: str, dialect: Dialect) -> str:
 
 
 def number_in_cell(value: str, dialect: Dialect) -> float:
-    """Returns the number that a table entry denotes; NaN if it is no number."""
+    """Returns the number that a table entry denotes; NaN if it is empty or no number."""
     try:
         return parsed_number(value, dialect, "")
     except Refused:

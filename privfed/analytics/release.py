@@ -48,8 +48,8 @@ class Request(HasBudget, Protocol):
     """
 
     def keys(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the `source`, which names a registered `CountedTable`, and values of that table's
-        fields.
+        """Returns the keys of [data] for the release: `source`, the name of a registered
+        `CountedTable`, and the values of that table's fields.
 
         Fields that locate the table's file or describe its format are left out.
 
@@ -110,7 +110,8 @@ def make_release(
 
 
 def earlier_runs(config: Config) -> Priors:
-    """Returns the earlier runs on the population that the run file of the release `config` names.
+    """Returns the earlier runs that the release's run file names in `privacy.prior`; they are on
+    the same population.
 
     Raises:
       Refused: if one of them cannot be composed with the release.
@@ -175,8 +176,8 @@ class ReleasedSums:
 
     @property
     def other(self) -> Guarantee | None:
-        """The guarantee against the second adversary of distributed noise; None if there is only
-        one.
+        """The guarantee against the second adversary of distributed noise
+        (`privfed.privacy.shared_noise.OTHER_PARTY`); None if there is only one.
         """
         return next(iter(planned_others(self.config.run.rounds, self.ledger)), None)
 
@@ -199,11 +200,11 @@ class ReleasedSums:
 
     @property
     def total(self) -> NDArray[np.float64]:
-        """The noised sum of clients' count vectors, shape `[length]`; only for models of counts."""
+        """The noised sum of clients' count vectors, shape `[length]`; only for a `CountModel`."""
         return np.asarray(self.tensors["model/counts"] * self.scale)
 
     def cost(self, path: Path) -> dict[str, Any]:
-        """Returns the values of the fields of `SumsRelease`, for the run directory `path`."""
+        """Returns the fields of `SumsRelease` by name; `path` is the run directory."""
         return {
             "guarantee": self.guarantee,
             "other": self.other,
@@ -248,7 +249,7 @@ class SumsRelease(Encoded):
     noise: float
 
     def write(self) -> Self:
-        """Writes this object as JSON into the run directory, and returns it."""
+        """Writes this object as JSON to `file` in the run directory, and returns it."""
         content = dump(self.to_json(), indent=1) + "\n"
         durable.write_atomically(Path(self.run) / self.file, content.encode())
         return self

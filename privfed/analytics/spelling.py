@@ -101,10 +101,11 @@ class Spelling:
         return words
 
     def _largest(self, sums: Reals, bucket: int, std: float) -> bytes | None:
-        """Returns the word that the largest sum at each position `[positions, 16]` spells.
+        """Returns the word that the largest sum at each position spells.
 
-        None if the sums are too small, or spell no word of this bucket with matching padding and
-        checksum.
+        `sums` `[positions, 16]` are those of `bucket`. None if the mean of the largest sums is
+        below `_CLEAR` standard deviations of the noise or below 0.5, or if they spell no word of
+        this bucket with matching padding and checksum.
         """
         symbols = sums.argmax(1)
         if sums.max(1).mean() < max(_CLEAR * std, 0.5):
@@ -118,12 +119,13 @@ class Spelling:
         return None
 
     def _counted(self, sums: Reals, written: Sequence[bytes], std: float) -> list[ReadWord]:
-        """Returns a bucket's recovered words, counted at positions where their symbols differ.
+        """Returns a bucket's recovered words `written`, counted in its `sums` `[positions, 16]`.
 
-        Words that were not recovered can only add to these counts, by at most the bucket's count
-        minus the recovered words' counts. The interval of a count is therefore extended downwards
-        by that much. The symbols of the checksum are effectively random, so such words add least
-        there; the count is taken from the checksum.
+        A word is counted at the positions where no other recovered word has its symbol, or at all
+        positions if there are none. Words that were not recovered can only add to these counts, by
+        at most the bucket's count minus the recovered words' counts. The interval of a count is
+        therefore extended downwards by that much. The symbols of the checksum are effectively
+        random, so such words add least there; the count is taken from the checksum.
         """
         symbols = np.array([self._written(word)[1] for word in written]).reshape(-1, self.positions)
         counts, bounds = [], []
@@ -148,8 +150,9 @@ class Spelling:
         ]
 
     def _written(self, word: bytes) -> tuple[int, Indices]:
-        """Returns a word's bucket, and its symbols `[positions]` for its letters, padding and
-        checksum.
+        """Returns a word's bucket, and its symbols from 0 to 15, `[positions]`.
+
+        Each byte has two symbols; those of padding and checksum follow.
         """
         digest = hashlib.shake_256(word).digest(8 + self.positions)
         halves = [half for byte in word for half in divmod(byte, _SYMBOLS)]

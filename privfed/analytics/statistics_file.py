@@ -37,7 +37,9 @@ class CellCount(Part):
 
 
 class ValueCount(Part):
-    """The number of counted rows whose entry is `value`; if `cut`, begins with `value`."""
+    """The number of counted rows whose entry is `value`; if `cut` is True, whose entry begins with
+    `value`.
+    """
 
     value: str
     count: IntervalEstimate

@@ -133,11 +133,15 @@ class AgreeingCounts:
 
 
 def _parted(weights: Reals, partial: Reals, first: Indices) -> tuple[Reals, Reals]:
-    """Returns variances of weighted sums given the sum of each family of siblings, `[f]`, and its
-    weight.
+    """Returns the variances `[f]` of weighted sums given each family's sum, and the sums' weights.
 
     The weight `[f, p]` is that with which each of p families' sums enters a weighted sum. The
     estimates of siblings, minus their parts of their sum, are independent of the sum.
+
+    Args:
+      weights: weight of each node in each sum, shape `[f, m]`.
+      partial: variance of each node's estimate, shape `[m]`.
+      first: index of the first node of each family, shape `[p]`.
     """
     sums = np.add.reduceat(partial, first)
     cross = np.add.reduceat(weights * partial, first, axis=1)

@@ -131,8 +131,8 @@ def covariate_estimate(
       levels: names of its levels, the reference first; one "" for a number.
       effects: the j coefficients `[j]` and their covariance `[j, j]`; None if there is no estimate.
       places: index in `levels` of each coefficient, shape `[j]`.
-      crude: counts of clients at a level, by the level's index.
-      ratio: whether exponentials of coefficients are stated.
+      crude: counts of clients at a level, by the level's index; None: no counts.
+      ratio: whether exponentials of coefficients are stated; otherwise they are None.
     """
     estimates = {0: LevelEstimate(levels[0], 0.0, ratio=1.0 if ratio else None)}
     statistic = None

@@ -90,7 +90,8 @@ class Family(Protocol):
         """Returns mu and w for linear predictors `[...]`, both of the same shape."""
 
     def first(self, score: float, information: float) -> float:
-        """Returns the intercept of the model without covariates, limited to a plausible range.
+        """Returns the intercept of the model without covariates, limited to proportions of 0.02 to
+        0.98 (logistic) or to a magnitude of 3 (Poisson); 0 for linear regression.
 
         Args:
           score: sum of r over clients, at coefficients 0.
@@ -100,8 +101,8 @@ class Family(Protocol):
     def totals(self, score: float, information: float) -> tuple[float, ...]:
         """Returns totals over clients that must be visible through the noise for an estimate.
 
-        These are the numbers of events and of non-events, or the sum of counts; none for linear
-        regression. The arguments are those of `first`.
+        These are the numbers of events and of non-events (logistic), or the sum of counts
+        (Poisson); none for linear regression. The arguments are those of `first`.
         """
 
     def constant(self, most: float) -> float:

@@ -130,7 +130,8 @@ class _Model:
     def _corrected(self, fitted: Reals) -> tuple[Reals, Reals] | None:
         """Returns coefficients corrected for the bias from noise, and their covariance.
 
-        None if the noise in the information is too large, or the bias exceeds a standard error.
+        None if the relative noise in the information exceeds `_NOISIEST`, or the bias of a
+        coefficient exceeds its standard error.
         """
         p = expit(self.design @ fitted)
         pq = p * (1 - p)
@@ -190,7 +191,9 @@ class _Margins:
 
     @property
     def visible(self) -> NDArray[np.bool_]:
-        """A mask `[l]` of the visible levels."""
+        """A mask `[l]` of the levels at which both counts, with and without the outcome, exceed 2
+        standard deviations of their noise.
+        """
         least = max(_VISIBLE * self.noise, _LEAST)
         return np.asarray(np.minimum(self.occurred, self.others) > least)
 
@@ -222,8 +225,8 @@ def _margins(counts: OutcomeCounts, axis: int) -> _Margins:
 def _model(counts: OutcomeCounts, visible: list[Indices]) -> _Model:
     """Returns the model of clients at visible levels.
 
-    `visible` are the indices of each covariate's visible levels; the first of them has coefficient
-    0.
+    `visible` are the indices of each covariate's visible levels; the first of them is the
+    reference, with coefficient 0.
     """
     chosen = np.ix_(*visible)
     occurred, others = counts.occurred[chosen], counts.others[chosen]

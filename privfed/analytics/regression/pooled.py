@@ -95,8 +95,9 @@ def pooled_regression(paths: Sequence[Path], random_effects: bool = False) -> Po
     the common-effect estimate.
 
     Raises:
-      Refused: if a run is not one of `privfed regress`, if runs estimate different coefficients or
-        count the same population, or if they have no common guarantee.
+      Refused: if a run is not one of `privfed regress`; if two runs estimate different coefficients
+        or have the same population; or if they differ in delta, adversary, unit of privacy or
+        adjacency relation.
     """
     releases = [regression_of(path) for path in paths]
     _refuse_others(paths)
@@ -133,13 +134,13 @@ def pooled_regression(paths: Sequence[Path], random_effects: bool = False) -> Po
 
 
 def _each(texts: Iterable[str]) -> str:
-    """Returns the different nonempty `texts`, each once."""
+    """Returns the distinct nonempty `texts`, separated by semicolons."""
     return "; ".join(dict.fromkeys(text for text in texts if text))
 
 
 def _refuse_others(paths: Sequence[Path]) -> None:
-    """Raises `Refused` unless the runs estimate the same coefficients, each over another
-    population.
+    """Raises `Refused` unless the runs estimate the same coefficients, and each is another release
+    over another population.
     """
     runs, populations = dict[str, Path](), dict[str, Path]()
     asked = None
@@ -222,10 +223,11 @@ def _covariate(
 
 
 def _known(estimates: Sequence[tuple[float | None, float | None]]) -> tuple[Reals, Reals]:
-    """Returns the estimates and variances of the sites that have an estimate.
+    """Returns the estimates and variances of the m sites that have an estimate, both `[m]`.
 
     Args:
-      estimates: each site's estimate and standard error, None if it has none.
+      estimates: each site's estimate and standard error. A site has none if one of them is None or
+        the error is 0.
     """
     known = [(value, error**2) for value, error in estimates if value is not None and error]
     values, variances = np.array(known, dtype=np.float64).reshape(-1, 2).T

@@ -41,13 +41,15 @@ class RegressionRequest:
       outcome: the column of outcomes.
       by: the columns of covariates. Each is declared by its levels in [data.categories], its bins
         in `cuts`, or its range of numbers in [data.features].
-      cuts: for covariates that are binned numbers, ends of the bins [a, b), ascending.
+      cuts: ends of the bins [a, b), ascending, by the name of a covariate of binned numbers.
       occurred: for logistic regression, the entries of `outcome` that mean it occurred; empty: 1.
       family: "logistic", "linear" or "poisson".
       exposure: the column of exposures of counts, whose range [data.features] declares; "" for
         none.
-      rounds: number of rounds, if several; None: the family's `burn_in` and four more.
-      epsilon: epsilon of the release; None: `budget.statistics` is its fraction of the run's.
+      rounds: number of rounds, above the family's `burn_in`; None: `burn_in` and four more. Has to
+        be None for a regression that takes one round.
+      epsilon: epsilon of the release; None: its fraction of the run's budget is
+        `budget.statistics`.
       delta: delta of the release; None: the delta of the run file.
     """
 
@@ -118,7 +120,10 @@ class RegressionRequest:
     def _refuse_options(
         self, family: Family, ranges: Mapping[str, Any], numbers: Sequence[str]
     ) -> None:
-        """Raises `Refused` for options that do not apply to this regression."""
+        """Raises `Refused` for `occurred` with a family of numbers, `exposure` except with counts,
+        `rounds` of a regression of one round or not above `burn_in`, and a logistic outcome that
+        has a declared range but no `occurred`.
+        """
         if self.occurred and not family.named:
             raise Refused(
                 f"--occurred is {self.occurred[0]!r}, but --family is {self.family!r}, whose "
@@ -221,7 +226,6 @@ def _from_counts(released: ReleasedSums, source: RegressionTable, path: Path) ->
 
 
 def _from_scores(released: ReleasedSums, source: ScoreTable, path: Path) -> RegressionRelease:
-    """Returns the regression from released sums of score and information."""
     newton, columns = released.config.optimizer, source.questions
     assert isinstance(newton, Newton)
     state = {name.removeprefix("server/"): each for name, each in released.tensors.items()}
@@ -319,7 +323,7 @@ def stated_regression(family: str, columns: ScoreColumns, estimates: Fitted | No
 def _covariate(
     covariate: Covariate, estimates: Fitted | None, part: slice, unit: float, ratio: bool
 ) -> CovariateEstimate:
-    """Returns a covariate's estimates, from the coefficients `part`; `unit` rescales outcomes."""
+    """Returns a covariate's estimates from its coefficients `part`; `unit` rescales outcomes."""
     effects, names = None, covariate.names
     if estimates is not None:
         contrasts = covariate.contrasts * unit
@@ -330,7 +334,7 @@ def _covariate(
 
 
 def _warning(kind: Family, columns: ScoreColumns, b: Reals, parts: Sequence[slice]) -> str:
-    """Returns a warning, or "": linear predictors exceed the family's limit within the ranges."""
+    """Returns a warning, or "" if no linear predictor in the ranges exceeds the family's limit."""
     pairs = zip(columns.covariates, parts, strict=True)
     largest = float(b[0]) + sum(each.largest(b[part]) for each, part in pairs)
     if largest <= kind.limit:

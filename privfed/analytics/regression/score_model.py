@@ -63,8 +63,8 @@ def vector_length(coefficients: int) -> int:
 class ScoreModel(_Scored):
     """A model whose gradient is a client's vector of score and information.
 
-    Inputs are `[B, k + 3]`: the client's row of the design (zeros to add nothing), the outcome, the
-    logarithm of the exposure, and 1 if the client's row has no usable entries, else 0.
+    Inputs are `[B, k + 3]`: the client's row of the design (zeros if it is unusable or absent), the
+    outcome, the logarithm of the exposure, and 1 if the client's row has no usable entries, else 0.
     """
 
     linear: ClassVar[bool] = True
@@ -170,7 +170,11 @@ class Newton(_Scored, WithRate):
         return self._model(params, moved), done
 
     def _step(self, score: Tensor, others: Tensor) -> Tensor:
-        """Returns a step of Newton's method, bounded even where noise hides the sums."""
+        """Returns a step of Newton's method, of at most `_STEP` in each coefficient.
+
+        Eigenvalues of the information are raised to at least `_LEAST` of the largest one, as noise
+        may hide them.
+        """
         matrix = information(others, self.coefficients) / self.amplitudes.information
         values, vectors = torch.linalg.eigh(matrix)
         values = values.clamp(min=max(_LEAST * float(values.max()), 1e-12))
@@ -178,7 +182,9 @@ class Newton(_Scored, WithRate):
         return step.clamp(-_STEP, _STEP)
 
     def _model(self, params: Tensor, coefficients: Tensor) -> Tensor:
-        """Returns the parameters of a model with these coefficients, limited to `_LARGEST`."""
+        """Returns the parameters of a model, of the shape and type of `params`, with `coefficients`
+        limited to the magnitude `_LARGEST`.
+        """
         moved = torch.zeros_like(params)
         moved[: self.coefficients] = coefficients.clamp(-_LARGEST, _LARGEST).to(params.dtype)
         return moved

@@ -119,7 +119,9 @@ def fitted(sums: ScoreSums) -> Fitted:
 
 
 def _refuse_few(sums: ScoreSums) -> None:
-    """Raises `NoEstimate` if a total of the family's outcomes is not visible through the noise."""
+    """Raises `NoEstimate` if one of the family's `totals` is at most `_VISIBLE` standard deviations
+    of its noise.
+    """
     std = math.hypot(sums.score_std, math.sqrt(8.0) * sums.information_std)
     if any(total <= _VISIBLE * std for total in sums.family.totals(*sums.first)):
         raise NoEstimate(
@@ -128,7 +130,10 @@ def _refuse_few(sums: ScoreSums) -> None:
 
 
 def _refuse_diverged(sums: ScoreSums, step: Reals, inverse: Reals) -> None:
-    """Raises `NoEstimate` if rounds did not converge."""
+    """Raises `NoEstimate` if rounds did not converge, by the criterion in the module's docstring.
+
+    Regressions of one round pass. `step` is A^-1 U, and `inverse` is A^-1.
+    """
     if sums.change is None:
         return
     noise = sums.score_std / sums.rounds * np.sqrt((inverse**2).sum(1))
@@ -143,7 +148,8 @@ def _refuse_diverged(sums: ScoreSums, step: Reals, inverse: Reals) -> None:
 def _dispersion(sums: ScoreSums, step: Reals, inverse: Reals, noise: Reals) -> float:
     """Returns the dispersion f. Raises `NoEstimate` if it is not positive.
 
-    The noise of U and A lowers the sum of squared residuals by tr(A^-1 `noise`) on average.
+    `step` is g, `inverse` A^-1, and `noise` the covariance of the noise in U - A g. This noise
+    lowers the sum of squared residuals by tr(A^-1 `noise`) on average.
     """
     if sums.squares is None:
         return 1.0

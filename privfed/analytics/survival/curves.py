@@ -166,7 +166,7 @@ def visible_counts(counts: Reals, noise: Reals) -> NDArray[np.bool_]:
     """Returns a mask `[b]` of the bins before the first count that may be noise alone.
 
     Args:
-      counts: counts, shape `[b]`; below 3 standard deviations of its noise, one may be noise alone.
+      counts: counts, shape `[b]`; up to 3 standard deviations of its noise, one may be noise alone.
       noise: standard deviations of the noise on `counts`, shape `[b]`.
     """
     return np.logical_and.accumulate(counts > np.maximum(_VISIBLE * noise, _LEAST))
@@ -214,7 +214,7 @@ class _Hazard:
         return np.asarray(np.minimum.outer(sampling, sampling) + self.noise)
 
     def limits(self, z: float) -> tuple[Reals, Reals]:
-        """Returns limits at `z` standard deviations, widened to contain `monotone`."""
+        """Returns both limits `[v]` at `z` standard deviations, widened to contain `monotone`."""
         half = z**2 * self.relative / 2
         square = z**2 * (self.relative * self.raw + np.diag(self.noise)) + half**2
         root = np.sqrt(np.maximum(square, 0.0))
@@ -290,7 +290,7 @@ def _log_survival(
 def _nelson_aalen(
     n: Reals, cells: Reals, risk: Reals, events: Reals, noise: Reals, std: float
 ) -> _Hazard:
-    """Returns the Nelson-Aalen estimate in the bins whose number at risk n is visible."""
+    """Returns the Nelson-Aalen estimate from n at risk and events `cells`, in bins of visible n."""
     bias = (std / n) ** 2 - cells * noise**2 / n**3
     slopes = events / n[:, None] - risk * (cells / n**2)[:, None]
     rates = (1 - np.clip(cells / n, 0.0, 1.0)) / n
@@ -300,7 +300,7 @@ def _nelson_aalen(
 def _restricted_mean(
     widths: Reals, survival: _Hazard, value: Reals, pointwise: Reals
 ) -> SurvivalEstimate:
-    """Returns the area under the curve; its interval has the curve's limits after visible bins."""
+    """Returns the area under the curve; after visible bins, limits are areas under `pointwise`."""
     weights = (widths + np.append(widths[1:], 0.0)) / 2
     v = len(survival.raw)
     slopes = weights[:v] * value[:v]
@@ -311,7 +311,7 @@ def _restricted_mean(
 
 
 def _median(edges: Reals, value: Reals, pointwise: Reals) -> SurvivalEstimate:
-    """Returns the time of survival 1/2; its interval is from the limits (Brookmeyer & Crowley)."""
+    """Returns the time at which survival is 1/2, and those of its limits (Brookmeyer & Crowley)."""
     low, high = pointwise
     early = _crossing(edges, np.minimum.accumulate(low))
     late = _crossing(edges, np.maximum.accumulate(high[::-1])[::-1])
@@ -319,7 +319,9 @@ def _median(edges: Reals, value: Reals, pointwise: Reals) -> SurvivalEstimate:
 
 
 def _crossing(edges: Reals, falling: Reals) -> float | None:
-    """Returns the time at which a curve, linear from 1 at the first edge, is at 1/2, or None."""
+    """Returns the time at which a curve falls to 1/2; None if it does not. The curve is 1 at the
+    first of `edges`, has the values `falling` at the others, and is linear in between.
+    """
     curve = np.append(1.0, falling)
     below = np.flatnonzero(curve <= 0.5)
     if not below.size:
@@ -330,7 +332,7 @@ def _crossing(edges: Reals, falling: Reals) -> float | None:
 
 
 def _between(value: Reals, limits: tuple[Reals, Reals]) -> Reals:
-    """Returns limits of survival in all bins `[2, b]` from those of -log S in the visible bins."""
+    """Returns lower and upper limits of survival `[2, b]` from those of -log S in visible bins."""
     most = np.exp(-_extended(limits[0], len(value)))
     least = np.zeros_like(value)
     least[: len(limits[1])] = np.exp(-limits[1])

@@ -27,8 +27,8 @@ class SurvivalRequest:
       occurred: the entries of `event` that state an event; any other non-empty entry states
         censoring.
       group: the column of groups, whose values [data.categories] declares; "" for one group.
-      epsilon: epsilon of the release; None: the fraction `budget.statistics` of the run file's
-        epsilon.
+      epsilon: epsilon of the release; None: its fraction of the run's budget is
+        `budget.statistics`.
       delta: delta of the release; None: the delta of the run file.
     """
 
@@ -107,7 +107,6 @@ def survival_of(path: Path, actuarial: bool = False) -> SurvivalRelease:
 
 
 def _estimated(released: ReleasedSums, path: Path, actuarial: bool) -> SurvivalRelease:
-    """Returns the estimates from the released counts."""
     source = released.config.source
     assert isinstance(source, SurvivalTable)
     cells, total = source.questions, released.total

@@ -93,8 +93,8 @@ class _Model:
 
     @classmethod
     def of(cls, counts: SurvivalCounts, within: float) -> _Model:
-        """Returns the model in which a patient is not at risk for the fraction `within` of its last
-        bin.
+        """Returns the model in which a patient is not at risk for the fraction `within` of the bin
+        in which its observation ends.
 
         Raises:
           ValueError: if there are fewer than two groups.
@@ -110,7 +110,9 @@ class _Model:
         return cls(counts.events[:, :v], counts.cells @ weights.T, weights, counts.std)
 
     def shares(self, log_ratios: Reals) -> Reals:
-        """Returns the expected fraction of each bin's events in each group, `[g, v]`."""
+        """Returns the expected fraction of each bin's events in each group, `[g, v]`, at logarithms
+        `[g]` of hazard ratios.
+        """
         expected = np.exp(log_ratios)[:, None] * self.exposures
         return np.asarray(expected / expected.sum(0))
 
