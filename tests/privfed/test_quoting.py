@@ -550,6 +550,7 @@ def test_all_commands_have_the_flag_but_those_that_read_nothing_private():
         "compare",
         "federation",
         "flower",
+        "nvflare",
         "experiment",  # never quotes: its reasons stand in tables
         "list",
         "runs",

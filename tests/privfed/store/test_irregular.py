@@ -40,7 +40,7 @@ READERS = {
 }
 FROM_USERS = {
     "accounting/regular.py",
-    *("privfed/config/reading.py", "privfed/config/catalog.py", "privfed/cli/site.py"),
+    *("privfed/config/reading.py", "privfed/config/catalog.py", "privfed/cli/carriers.py"),
     *("privfed/deploy/site/user_modules.py", "privfed/deploy/site/site_check.py"),
     *("privfed/deploy/files/federation_file.py", "privfed/report/page/write.py"),
     *("privfed/cli/experiment.py", "privfed/data/sources/folders.py"),
