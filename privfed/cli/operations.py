@@ -12,9 +12,21 @@ from privfed.cli.answering import FILE, JSON, SITE_FOLDER, answers_errors, print
 from privfed.core.errors import Refused
 
 if TYPE_CHECKING:
+    from privfed.deploy.files.approvals import Approvals
     from privfed.deploy.site.status import SiteStatus
 
 DIGEST = click.argument("digest", metavar="DIGEST")
+
+
+def _approvals(directory: Path) -> Approvals:
+    """Returns the decisions of the site in `directory`. Raises `Refused` if it has no policy."""
+    from privfed.deploy.files.approvals import Approvals
+    from privfed.deploy.files.site_folder import SiteFolder
+    from privfed.deploy.site.policy import LocalPolicy
+
+    folder = SiteFolder(directory)
+    LocalPolicy.read(folder.policy)
+    return Approvals(folder.approvals)
 
 
 @click.command("pending")
@@ -26,10 +38,7 @@ def pending_command(directory: Path, as_json: bool) -> int:
 
     A run is declined until it is approved if the policy has approve = "by_hand".
     """
-    from privfed.deploy.files.approvals import Approvals
-    from privfed.deploy.files.site_folder import SiteFolder
-
-    runs = list(Approvals(SiteFolder(directory).approvals).all())
+    runs = list(_approvals(directory).all())
     if as_json:
         return print_json({"runs": [each.to_json() for each in runs]})
     for each in runs:
@@ -37,7 +46,7 @@ def pending_command(directory: Path, as_json: bool) -> int:
         since = f"declared {each.declared}" if each.declared else "not declared yet"
         click.echo(f"{each.digest}  {each.decision}{until}; {since}")
         if each.declared:
-            click.echo(f"    run file {each.run_file}")
+            click.echo(f"    {_summary(Path(each.run_file))}; run file {each.run_file}")
     if not runs:
         click.echo("no run was declared or approved")
     return 0
@@ -55,15 +64,12 @@ def pending_command(directory: Path, as_json: bool) -> int:
 )
 @answers_errors
 def approve_command(directory: Path, digest: str, days: float) -> int:
-    """Approve a run, for a policy with approve = "by_hand".
+    """Approve all runs of a run file until a date, for a policy with approve = "by_hand".
 
-    DIGEST covers the run file and the file of the model: privfed site check prints it, and privfed
-    site pending lists it once the run was declared.
+    DIGEST covers the run file, the file of the model and the federation: privfed site check prints
+    it, and privfed site pending lists it once a run was declared.
     """
-    from privfed.deploy.files.approvals import Approvals
-    from privfed.deploy.files.site_folder import SiteFolder
-
-    approvals = Approvals(SiteFolder(directory).approvals)
+    approvals = _approvals(directory)
     approval = approvals.of(approvals.decide(digest, "approved", days))
     click.echo(f"{approval.digest}  approved until {approval.until}")
     return 0
@@ -75,11 +81,7 @@ def approve_command(directory: Path, digest: str, days: float) -> int:
 @answers_errors
 def decline_command(directory: Path, digest: str) -> int:
     """Decline a run, also one that was approved: its next exchange is not answered."""
-    from privfed.deploy.files.approvals import Approvals
-    from privfed.deploy.files.site_folder import SiteFolder
-
-    approvals = Approvals(SiteFolder(directory).approvals)
-    click.echo(f"{approvals.decide(digest, 'declined', 0.0)}  declined")
+    click.echo(f"{_approvals(directory).decide(digest, 'declined', 0.0)}  declined")
     return 0
 
 
@@ -96,13 +98,21 @@ def decline_command(directory: Path, digest: str) -> int:
 def status_command(directory: Path, as_json: bool, prometheus: Path | None) -> int:
     """Print whether the site's agent answers, the ε spent and left, and what was declined.
 
-    The exit code is 2 if no agent answers. Nothing printed depends on the site's table.
+    The exit code is 2 if no agent answers, or a file of the site is invalid, and 5 if receipts are
+    damaged or an older copy was restored; then the file for Prometheus is removed. Nothing printed
+    depends on a row of the site's table.
     """
     from accounting.durable import write_atomically
     from privfed.deploy.files.site_folder import SiteFolder
+    from privfed.deploy.site.agent import open_member
     from privfed.deploy.site.status import site_status
 
-    status = site_status(SiteFolder(directory))
+    try:
+        status = site_status(open_member(SiteFolder(directory), alone=False))
+    except Exception:
+        if prometheus is not None:
+            prometheus.unlink(missing_ok=True)
+        raise
     if prometheus is not None:
         write_atomically(prometheus, status.prometheus().encode())
         prometheus.chmod(0o644)
@@ -112,6 +122,26 @@ def status_command(directory: Path, as_json: bool, prometheus: Path | None) -> i
     for line in _status_lines(status):
         click.echo(line)
     return code
+
+
+def _summary(run_file: Path) -> str:
+    """Returns a line about a run file: rounds, epsilon, model or release, and columns."""
+    from accounting.documents import from_toml
+    from privfed.core.text import visible
+
+    run, data, model, privacy = (
+        from_toml(run_file.read_text(encoding="utf-8")).get(name, {})
+        for name in ("run", "data", "model", "privacy")
+    )
+    columns = [*data.get("features", ()), *data.get("dates", ()), *data.get("categories", ())]
+    named = columns or [*data.get("columns", ()), *data.get("covariates", ())]
+    facts = [
+        f"{run.get('rounds', '?')} rounds",
+        f"ε = {privacy.get('epsilon', 'not limited by the run')}",
+        f"{data.get('source')} for the model {model.get('name')}",
+        f"columns {', '.join(map(str, named)) or 'in the file'}",
+    ]
+    return visible(", ".join(facts))
 
 
 def _status_lines(status: SiteStatus) -> Iterator[str]:

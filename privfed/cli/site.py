@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,17 +117,18 @@ def serve_command(directory: Path, socket: Path | None, as_json: bool) -> int:
     """
     from privfed.deploy.files.site_folder import SiteFolder
     from privfed.deploy.site.agent import serving
-    from privfed.deploy.site.agent_log import logging_to
+    from privfed.deploy.site.agent_log import event, logging_to
     from privfed.deploy.site.site_work import flushed_denormals
 
     folder = SiteFolder(directory)
     # Denormals are flushed before threads start, which inherit the setting.
     with flushed_denormals(), logging_to(folder.log, as_json), serving(folder, socket) as member:
-        click.echo(
-            f"{member.key.name} of the federation {member.federation.name} answers at "
-            f"{socket or folder.socket}; its log is {folder.log}",
-            err=True,
-        )
+        place = f"{socket or folder.socket}; its log is {folder.log}"
+        text = f"{member.key.name} of the federation {member.federation.name} answers at {place}"
+        if as_json:
+            logging.getLogger("privfed.deploy").info(text, extra=event("started"))
+        else:
+            click.echo(text, err=True)
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()
     return 0
@@ -179,10 +181,15 @@ def recover_command(directory: Path, lost: bool) -> int:
     from privfed.store.folders import held_alone
 
     folder = SiteFolder(directory)
+    witness = SiteTable.read(folder.data).witness_path
     with held_alone(directory, Busy(f"an agent serves {directory}; stop it first")):
-        witness = SiteTable.read(folder.data).witness_path
+        copy = ReceiptsWitness(witness, folder.receipts) if witness else None
         try:
-            copy = ReceiptsWitness(witness, folder.receipts) if witness else None
+            if copy and folder.receipts.exists() and (damaged := copy.replace_damaged()):
+                click.echo(
+                    f"restored {folder.receipts} from {witness}; the damaged file is now {damaged}"
+                )
+                return 0
             if restored := copy.restore() if copy else 0:
                 click.echo(f"restored {restored} lines of {folder.receipts} from {witness}")
                 return 0

@@ -143,16 +143,23 @@ def ask(path: Path, question: bytes, seconds: float, most: int = 1 << 30) -> byt
             raise ConnectionError(f"{path} did not answer") from cut
 
 
+def refuse_place(path: Path) -> None:
+    """Raises `Refused` if no socket can be created at `path`: too long, or without its folder."""
+    if (more := len(os.fsencode(path)) - _LONGEST_PATH) > 0:
+        raise Refused(
+            f"{path} is too long for a socket, by {more} bytes; move the site's folder to a "
+            "shorter path"
+        )
+    if not path.parent.is_dir():
+        raise Refused(f"the socket is {path}, but {path.parent} is not a folder; create the folder")
+
+
 def _listening(path: Path) -> socket.socket:
     """Returns a listening socket at `path`, for this user only.
 
     Raises what `LocalServer.serving` raises.
     """
-    if len(os.fsencode(path)) > _LONGEST_PATH:
-        raise Refused(
-            f"{path} is too long for a socket, by {len(os.fsencode(path)) - _LONGEST_PATH} bytes; "
-            "move the site's folder to a shorter path"
-        )
+    refuse_place(path)
     if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
         _remove_stale(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from accounting import regular
 from accounting.documents import Encoded, from_toml
 from accounting.durable import create, make_folder, write_atomically
+from accounting.errors import Misplaced
 from privfed.core.errors import Refused
 from privfed.core.text import utc
 
@@ -47,7 +49,8 @@ class Approval(Encoded):
 
     Attributes:
       digest: the run's digest (`approval_digest`), 64 hexadecimal digits.
-      decision: "pending", "approved", "declined", or "expired" for an approval that has ended.
+      decision: "pending", "approved", "declined", "expired" (an approval that has ended), or
+        "damaged" (its file is invalid).
       declared: time of the first declaration to this site; empty before. Times are ISO 8601, UTC.
       until: end of the approval; empty if the run is pending or declined.
       run_file: path of the run file, which exists once the run was declared.
@@ -69,23 +72,22 @@ class Approvals:
     def of(self, digest: str) -> Approval:
         """Returns the decision about a run; a run without a recorded one is pending.
 
-        Raises:
-          Refused: if the file of the decision is invalid.
+        If the file of the decision is invalid or cannot be read, the decision is "damaged", so that
+        this run alone is not answered.
         """
         path, text = self._paths(digest)
+        stored, decision = None, "pending"
         try:
             stored = _Decision.model_validate_json(regular.read_bytes(path))
+            ended = stored.decision == "approved" and time.time() >= stored.until
+            decision = "expired" if ended else stored.decision
         except FileNotFoundError:
-            stored = None
-        except ValidationError as error:
-            raise Refused(
-                f"{path} is not a decision about a run; remove it, and decide again (privfed site "
-                "approve)"
-            ) from error
-        ended = stored and stored.decision == "approved" and time.time() >= stored.until
+            pass
+        except (OSError, Misplaced, ValidationError):
+            decision = "damaged"
         return Approval(
             digest,
-            "pending" if stored is None else "expired" if ended else stored.decision,
+            decision,
             utc(text.stat().st_mtime if text.exists() else 0.0),
             utc(stored.until if stored else 0.0),
             str(text),
@@ -115,8 +117,15 @@ class Approvals:
           days: days until an approval ends; an approval of 0 days has ended. 0 for a declined run.
 
         Raises:
-          Refused: if `digest` identifies no run, or several runs.
+          Refused: if `digest` identifies no run, or several runs, or if this user does not own the
+            site's folder, so that its agent could not read the decision.
         """
+        owner = self.folder.parent.stat().st_uid
+        if owner != os.geteuid():
+            raise Refused(
+                f"{self.folder.parent} belongs to the user {owner}, but you are {os.geteuid()}; "
+                f"run the command as that user, for example by: sudo -u '#{owner}'"
+            )
         matches = [each.digest for each in self.all() if each.digest.startswith(digest)]
         if _DIGEST.fullmatch(digest):
             matches = [digest]
@@ -136,10 +145,13 @@ class Approvals:
         return self.folder / f"{digest}.json", self.folder / f"{digest}.toml"
 
 
-def approval_digest(run_file: str, local_keys: Mapping[str, Iterable[str]], model_file: str) -> str:
+def approval_digest(
+    federation: str, run_file: str, local_keys: Mapping[str, Iterable[str]], model_file: str
+) -> str:
     """Returns the digest of a run that a person approves; it is the same at all sites.
 
     Args:
+      federation: digest of the federation file, which names the coordinator and all sites.
       run_file: the run file, as the site resolves it.
       local_keys: the keys that each site sets for itself, by section; they are left out.
       model_file: digest of the file of an external model; empty for a built-in model.
@@ -148,5 +160,5 @@ def approval_digest(run_file: str, local_keys: Mapping[str, Iterable[str]], mode
     for section, keys in local_keys.items():
         for key in keys:
             document[section].pop(key, None)
-    text = json.dumps([model_file, document], sort_keys=True, default=str)
+    text = json.dumps([federation, model_file, document], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()

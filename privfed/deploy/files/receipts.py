@@ -15,6 +15,7 @@ file concern the clients of one table; a site folder has one table.
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -44,6 +45,9 @@ from privfed.deploy.messages.place import Place
 from privfed.deploy.site.policy import Code, Declined, Refusal, SpendingLimit
 from privfed.plan.assumed import Assumed, terms_are_whole
 from privfed.plan.assumptions import Incomposable
+
+_LEAST_FREE = 10_000_000
+"""Bytes that a site's disk needs to join a run: receipts, states of sums and the log."""
 
 
 class Receipts:
@@ -296,6 +300,18 @@ class Receipts:
             "torn": self.torn,
             "lost": self.lost,
         }
+
+    def refuse_unwritable(self) -> None:
+        """Declines if a receipt could not be written, or the disk has less than 10 MB left.
+
+        A site that fails in every round would spend the budgets of all other sites.
+        """
+        if self._failed or shutil.disk_usage(self.path.parent).free < _LEAST_FREE:
+            reason = (
+                f"{self.path} cannot be written: its disk is full, or an earlier write failed; "
+                "free space, and start the agent again"
+            )
+            raise Declined(Refusal(Code.STORAGE, reason))
 
     def _head_of(self, receipt: Receipt) -> str | None:
         """Returns the ledger head at the line of an identical receipt; None if there is none."""

@@ -59,6 +59,28 @@ class ReceiptsWitness:
             self.receipts.chmod(0o600)
         return len(missing)
 
+    def replace_damaged(self) -> Path | None:
+        """Replaces damaged receipts by the witness; returns the new path of the damaged file.
+
+        A line is in the witness before its question is answered, so no answer is lost. Does nothing
+        and returns None if the receipts are a valid chain, or the witness is not one.
+        """
+        self._refuse_place()
+        try:
+            chain.read(self.receipts)
+        except LedgerBroken:
+            links, _ = chain.read(self.path)
+            if not links:
+                return None
+            damaged = self.receipts.with_name(
+                f"receipts.damaged.{self.receipts.stat().st_mtime_ns}"
+            )
+            self.receipts.rename(damaged)
+            durable.write_atomically(self.receipts, _joined(_lines(self.path)))
+            self.receipts.chmod(0o600)
+            return damaged
+        return None
+
     def catch_up(self) -> None:
         """Appends to the witness the lines that it lacks after a crash between the two writes.
 

@@ -71,6 +71,7 @@ class Admission:
         Does nothing after the last round. This is called when a run is declared, so that the
         coordinator charges no round that this site would decline.
         """
+        self.receipts.refuse_unwritable()
         last, rounds = self.receipts.last(self.run), self.setup.plan.config.run.rounds
         following, nothing = last.round + 1 if last else 1, "0" * 64
         if following <= rounds:

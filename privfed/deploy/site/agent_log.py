@@ -39,6 +39,9 @@ class _PrivateFile(RotatingFileHandler):
         Path(self.baseFilename).chmod(0o600)
         return super()._open()
 
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Does nothing: the default would print the entry, which may quote the table."""
+
 
 class _Events(logging.Formatter):
     """Formats an entry's event as JSON or text; for an entry without event, names the log file."""

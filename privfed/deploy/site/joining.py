@@ -101,21 +101,22 @@ class Membership:
             )
             raise Declined(Refusal(Code.RECEIPTS, reason))
 
-    def refuse_older_receipts(self) -> None:
+    def refuse_older_receipts(self, questions: Mapping[str, bytes]) -> None:
         """Raises `LedgerBroken` if the state of a run is newer than the receipts.
 
         A question is stored after its receipt is durable. A stored question without a receipt shows
         that an older copy of the receipts was restored. Does nothing once receipts are recorded as
         lost.
+
+        Args:
+          questions: `stored_questions`, read before the receipts, since an agent may write both.
         """
-        for folder in self.folder.state.glob("*"):
-            question = RunState(folder).parties.question
-            if question is None or self.receipts.lost:
-                continue
-            if not self.receipts.has_question(folder.name, hashlib.sha256(question).hexdigest()):
+        for run, question in questions.items():
+            digest = hashlib.sha256(question).hexdigest()
+            if not (self.receipts.lost or self.receipts.has_question(run, digest)):
                 raise LedgerBroken(
-                    f"{self.receipts.path} lacks a question that {folder} answered, so an older "
-                    f"copy was restored; run privfed site recover {self.folder.path}"
+                    f"{self.receipts.path} lacks a question of run {run} that was answered, so an "
+                    f"older copy was restored; run privfed site recover {self.folder.path}"
                 )
 
     def rejoined(self) -> dict[bytes, RunParty]:
@@ -167,19 +168,27 @@ class Membership:
         """Returns a person's decision about the run `config`, which this site resolved."""
         local_keys = {"run": _MACHINE_KEYS, "data": SiteTable.read(self.folder.data).settled}
         model_file = model_file_digest(config.names["model"])
-        digest = approval_digest(config.toml(), local_keys, model_file)
+        federation = self.federation.digest()
+        digest = approval_digest(federation, config.toml(), local_keys, model_file)
         return Approvals(self.folder.approvals).of(digest)
 
-    def refuse_unapproved(self, config: Config) -> LocalPolicy:
+    def refuse_unapproved(self, config: Config, declared: bool = False) -> LocalPolicy:
         """Returns the current policy.
 
-        Raises `Declined` if it requires approval by hand, and the run is not approved.
+        Args:
+          config: the run, as the site resolved it.
+          declared: whether the coordinator has just declared the run: its run file is then stored
+            for the person who decides, if the policy requires approval by hand.
+
+        Raises:
+          Declined: if the policy requires approval by hand, and the run is not approved.
         """
         policy = LocalPolicy.read(self.folder.policy)
         if policy.require.approve == "by_hand":
             approval = self.approval(config)
-            if approval.decision != "approved":
+            if declared:
                 Approvals(self.folder.approvals).record(approval.digest, config.toml())
+            if approval.decision != "approved":
                 raise Declined(Refusal(Code.APPROVAL, _unapproved(approval, self.folder.path)))
         return policy
 
@@ -207,7 +216,7 @@ class Membership:
         facts = declaration.text, declaration.examples, declaration.constants
         table, setup = self.accepted(*facts)
         config = setup.plan.config
-        self.refuse_unapproved(config)
+        self.refuse_unapproved(config, declared=new)
         self.rehearsed(table, setup)
         state = self._state(declaration.run)
         ledger = state.ledger()
@@ -289,12 +298,21 @@ def _without_columns(reason: str) -> Refusal | None:
     return Refusal(Code.TABLE, reason) if reason else None
 
 
+def stored_questions(folder: SiteFolder) -> dict[str, bytes]:
+    """Returns the last question that the site in `folder` stored for each run, by the run's hash.
+
+    Runs without a stored question are left out.
+    """
+    stored = {each.name: RunState(each).parties.question for each in folder.state.glob("*")}
+    return {run: question for run, question in stored.items() if question is not None}
+
+
 def _unapproved(approval: Approval, folder: Path) -> str:
     """Returns the private reason for declining a run whose decision is `approval`."""
     return (
-        f"the policy requires approval by hand, but this run is {approval.decision}; read "
-        f"{approval.run_file}, and run privfed site approve {folder} {approval.digest}, or privfed "
-        "site decline"
+        f"the policy requires approval by hand, and the decision about this run is "
+        f"{approval.decision}; read {approval.run_file}; to answer the run: privfed site approve "
+        f"{folder} {approval.digest}"
     )
 
 

@@ -46,6 +46,8 @@ class Code(StrEnum):
     """The coordinator's ledger does not continue the site's copy, or does not charge the round."""
     RECEIPTS = "receipts"
     """The site's receipts lack an exchange that the coordinator has its answer to."""
+    STORAGE = "storage"
+    """The site's disk is full, or an earlier receipt could not be written."""
     SOURCE = "source"
     """The run's data source is not a table."""
     TABLE = "table"

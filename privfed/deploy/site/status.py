@@ -1,7 +1,8 @@
 """The state of a site for its operators: whether its agent answers, ε, and what was declined.
 
-Nothing here depends on the site's table or on which clients were sampled, so that monitoring may
-read it: answers are counted by receipts, which precede sampling, and refusals by their public code.
+Nothing here depends on a row of the site's table or on which clients were sampled, so that
+monitoring may read it: answers are counted by receipts, which precede sampling, and refusals by
+their public code, which may depend on the table's header.
 """
 
 from __future__ import annotations
@@ -19,10 +20,8 @@ from accounting.durable import write_atomically
 from privfed.deploy.carriers.local_socket import ask
 from privfed.deploy.files.approvals import Approvals
 from privfed.deploy.files.data_file import SiteTable
-from privfed.deploy.files.federation_file import FederationFile
-from privfed.deploy.files.keys import SiteKey
-from privfed.deploy.files.receipts import Receipts
 from privfed.deploy.files.site_folder import SiteFolder
+from privfed.deploy.site.joining import Membership
 from privfed.deploy.site.policy import Code, LocalPolicy
 from privfed.store.folders import is_held
 
@@ -121,22 +120,16 @@ def _number(value: float) -> str:
     return {float("inf"): "+Inf"}.get(value, repr(value))
 
 
-def site_status(folder: SiteFolder) -> SiteStatus:
-    """Returns the state of the site in `folder`.
-
-    Raises:
-      Refused: if a file of the site is invalid.
-      Broken: if the key cannot be used.
-      LedgerBroken: if the receipts are damaged.
-    """
-    policy, table = LocalPolicy.read(folder.policy), SiteTable.read(folder.data)
-    receipts, limit = Receipts.load(folder.receipts), policy.budget
+def site_status(member: Membership) -> SiteStatus:
+    """Returns the state of the site `member`, of which no agent need be running."""
+    folder = member.folder
+    receipts, limit = member.receipts, LocalPolicy.read(folder.policy).budget
     runs = receipts.runs
     last = runs[-1] if runs else None
     return SiteStatus(
-        site=SiteKey.read(folder.key).name,
-        federation=FederationFile.read(folder.federation).name,
-        population=table.population,
+        site=member.key.name,
+        federation=member.federation.name,
+        population=SiteTable.read(folder.data).population,
         up=_answers(folder),
         epsilon=receipts.guarantees(limit.delta)[0].epsilon,
         budget=limit.epsilon,

@@ -13,8 +13,9 @@ from privfed.core.errors import Refused
 from privfed.deploy.carriers.carrier import Loopback
 from privfed.deploy.coordinator.coordinate import coordinate
 from privfed.deploy.files.approvals import _MOST, Approvals
+from privfed.deploy.files.keys import SiteKey
 from privfed.deploy.files.receipts import Receipts
-from privfed.deploy.messages.envelope import Kind, Reply, read_answer
+from privfed.deploy.messages.envelope import Envelope, Kind, Reply, read_answer
 from privfed.deploy.site.policy import Code
 from privfed.deploy.site.site_check import check_site
 
@@ -192,15 +193,70 @@ def test_a_digest_that_identifies_no_run_is_refused(made, digest):
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"decision": "yes"}', '{"decision": "approved"'])
-def test_a_damaged_decision_approves_nothing(made, text):
+def test_a_damaged_decision_approves_nothing_and_hinders_no_other_run(made, text):
     declaration, _ = made.declaration()
     answered(made, declaration)
     approve(made)
     (path,) = made.folder(0).approvals.glob("*.json")
     path.write_text(text)
-    assert answered(made, declaration)[0] in (Reply.DECLINED, Reply.FAILED)
-    answer = run("site", "pending", made.folder(0).path)
-    assert (answer.exit_code, str(path) in answer.stderr) == (2, True)
+    assert answered(made, declaration) == WAITS
+    assert "  damaged; " in run("site", "pending", made.folder(0).path).output
+    other, _ = made.declaration("run.rounds=5")
+    assert answered(made, other) == WAITS
+    digest = next(
+        each.digest
+        for each in Approvals(made.folder(0).approvals).all()
+        if each.digest != path.stem
+    )
+    assert run("site", "approve", made.folder(0).path, digest).exit_code == 0
+    assert answered(made, other) == (Reply.ANSWERED, other.run)
+
+
+def test_an_approval_is_for_one_federation(made):
+    """Another coordinator's run of the same file waits for its own approval."""
+    declaration, _ = made.declaration()
+    answered(made, declaration)
+    approve(made)
+    other = SiteKey.draw("coordinator")
+    federation = made.federation.model_copy(update={"coordinator": str(other.public)})
+    made.folder(0).federation.unlink()
+    federation.write_new(made.folder(0).federation)
+    envelope = Envelope(
+        bytes.fromhex(federation.digest()),
+        declaration.run,
+        Kind.DECLARATION,
+        declaration.encode(),
+    )
+    answer = made.agent(0).answer(envelope.signed(other.identity).encode())
+    assert read_answer(answer) == WAITS
+
+
+def test_an_approved_run_is_recorded_when_it_is_declared(made):
+    file = made.run_file("data.site_partition=elsewhere")
+    digest = check_site(made.member(0), file).approval.digest
+    run("site", "approve", made.folder(0).path, digest)
+    before = run("site", "pending", made.folder(0).path).output
+    assert "not declared yet" in before
+    declaration, _ = made.declaration("data.site_partition=elsewhere")
+    assert answered(made, declaration) == (Reply.ANSWERED, declaration.run)
+    after = run("site", "pending", made.folder(0).path).output
+    assert "4 rounds, ε = " in after
+    assert "columns age, bmi" in after
+
+
+@pytest.mark.parametrize("word", ["pending", "approve", "decline"])
+def test_no_decision_is_made_in_a_folder_of_no_site(tmp_path, word):
+    words = [] if word == "pending" else ["0" * 64]
+    answer = run("site", word, tmp_path / "nowhere", *words)
+    assert (answer.exit_code, "policy.toml does not exist" in answer.stderr) == (2, True)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_another_user_makes_no_decision_that_the_agent_cannot_read(made, monkeypatch):
+    answered(made, made.declaration()[0])
+    monkeypatch.setattr("os.geteuid", lambda: 4242)
+    answer = run("site", "approve", made.folder(0).path, "0" * 64)
+    assert (answer.exit_code, "sudo -u" in answer.stderr) == (2, True)
 
 
 def test_declarations_cannot_fill_the_disk(made):

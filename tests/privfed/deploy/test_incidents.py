@@ -5,6 +5,7 @@ docs/how-to/operate_a_site.md has a row for each.
 
 import json
 import re
+import shutil
 import threading
 import time
 from dataclasses import replace
@@ -69,22 +70,43 @@ def test_a_wrong_clock_changes_no_run(made, tmp_path, monkeypatch, years):
     assert rounds(made) == [4]
 
 
-def test_a_full_disk_at_a_site_answers_nothing_and_loses_nothing(made, tmp_path, monkeypatch):
-    """The site fails before it samples; after its restart it takes part again."""
-    sites, append = agents(made), durable.append
-
-    def full(path, line):
-        if path == made.folder(1).receipts:
+def full_for(path, append):
+    def full(each, line):
+        if each == path:
             raise OSError(28, "No space left on device")
-        append(path, line)
+        append(each, line)
 
-    monkeypatch.setattr(durable, "append", full)
+    return full
+
+
+def test_a_full_disk_at_a_site_ends_its_part_and_loses_nothing(made, tmp_path, monkeypatch):
+    """The site fails before it samples, and declines until it is started again."""
+    sites, append = agents(made), durable.append
+    monkeypatch.setattr(durable, "append", full_for(made.folder(1).receipts, append))
     outcome = played(made, tmp_path / "out", "secure.minimum=2", sites=sites)
     assert outcome.updates == 4
     assert (rounds(made, 0), rounds(made, 1)) == ([4], [])
     monkeypatch.setattr(durable, "append", append)
     played(made, tmp_path / "second", ALL)
     assert rounds(made, 1) == [4]
+
+
+def test_a_full_disk_at_one_site_does_not_spend_the_budgets_of_all(made, tmp_path, monkeypatch):
+    """Where all sites are needed, one round is charged and aborted, and no other begins."""
+    sites, append = agents(made), durable.append
+    monkeypatch.setattr(durable, "append", full_for(made.folder(1).receipts, append))
+    with pytest.raises(Busy, match="h1: declined storage"):
+        played(made, tmp_path / "out", ALL, sites=sites)
+    assert len(Ledger.load(tmp_path / "out" / "ledger.jsonl").charges) == 1
+    assert rounds(made, 0) == [1]
+
+
+def test_a_site_with_little_space_left_joins_no_run(made, tmp_path, monkeypatch):
+    free = shutil.disk_usage(tmp_path)._replace(free=1_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
+    with pytest.raises(Busy, match="h0: declined storage"):
+        played(made, tmp_path / "out", ALL)
+    assert Ledger.load(tmp_path / "out" / "ledger.jsonl").charges == ()
 
 
 def test_a_full_disk_at_the_coordinator_ends_the_command_and_the_run_goes_on(

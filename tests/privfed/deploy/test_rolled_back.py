@@ -316,3 +316,21 @@ def test_a_new_site_may_name_its_witness(tmp_path):
     assert f'\nwitness = "{place}"' in (tmp_path / "berlin" / "data.toml").read_text()
     run("site", "init", tmp_path / "paris", "--name", "paris")
     assert "\n# witness = " in (tmp_path / "paris" / "data.toml").read_text()
+
+
+def test_damaged_receipts_are_replaced_by_their_witness(tmp_path):
+    """No answer is lost: a line is in the witness before its question is answered."""
+    made = hospitals(tmp_path / "sites")
+    folder, witness = made.folder(1), tmp_path / "elsewhere"
+    witness.write_bytes(b"")
+    folder.data.write_text(f'{data_text(made.table("h1"))}witness = "{witness}"\n')
+    played(made, tmp_path / "first", ALL)
+    intact = folder.receipts.read_bytes()
+    folder.receipts.write_bytes(intact + b"junk\n")
+    for words in ((), ("--lost",)):
+        folder.receipts.write_bytes(intact + b"junk\n")
+        answer = run("site", "recover", folder.path, *words)
+        assert (answer.exit_code, "restored" in answer.output) == (0, True)
+        assert folder.receipts.read_bytes() == intact == witness.read_bytes()
+    assert len(list(folder.path.glob("receipts.damaged.*"))) == 2
+    assert made.member(1).receipts.runs[-1].last_round == 4

@@ -15,7 +15,8 @@ from privfed.deploy.carriers.carrier import Loopback
 from privfed.deploy.carriers.local_socket import ask
 from privfed.deploy.coordinator.coordinate import coordinate
 from privfed.deploy.messages.envelope import Kind
-from privfed.deploy.site.agent import Agent, serving
+from privfed.deploy.site import agent_log
+from privfed.deploy.site.agent import Agent, open_member, serving
 from privfed.deploy.site.agent_log import event, logging_to
 from privfed.deploy.site.policy import Code
 from privfed.deploy.site.status import DeclinedCounts, site_status
@@ -42,7 +43,7 @@ def test_a_status_states_epsilon_answers_and_what_was_declined(made, tmp_path):
     made.folder(0).policy.write_text(POLICY.replace("1e300", "50.0"))
     played(made, tmp_path / "first")
     declined(made, "client.objective=feddane", "privacy.noise_multiplier=0.0001")
-    status = site_status(made.folder(0))
+    status = site_status(open_member(made.folder(0), alone=False))
     receipts = json.loads(run("site", "receipts", made.folder(0).path, "--json").output)
     assert status.epsilon == receipts["guarantees"][0]["epsilon"] > 0
     assert (status.runs, status.answers, status.last_round) == (1, 4, 4)
@@ -112,7 +113,11 @@ def test_metrics_do_not_depend_on_the_table(made, tmp_path):
     played(made, tmp_path / "first")
     texts = []
     for site in range(2):
-        text = site_status(made.folder(site)).prometheus().replace(f'"h{site}"', '"h"')
+        text = (
+            site_status(open_member(made.folder(site), alone=False))
+            .prometheus()
+            .replace(f'"h{site}"', '"h"')
+        )
         texts.append(re.sub(r".*timestamp.*", "", text))
     assert texts[0] == texts[1]
 
@@ -133,7 +138,7 @@ def test_a_full_disk_does_not_change_an_answer(made, monkeypatch):
 
     monkeypatch.setattr(module, "write_atomically", full)
     declined(made, "client.objective=feddane", "privacy.noise_multiplier=0.0001")
-    assert site_status(made.folder(0)).declined["budget"] == 0
+    assert site_status(open_member(made.folder(0), alone=False)).declined["budget"] == 0
 
 
 SECRET = "patient p7: 'positive'"
@@ -184,3 +189,35 @@ def test_an_agent_logs_a_run_as_events(made, tmp_path, capsys):
     kinds = [each["event"] for each in events]
     assert kinds.count("joined") == 3
     assert [each["round"] for each in events if each["event"] == "answered"][::3] == [1, 2, 3, 4]
+
+
+def test_an_entry_that_cannot_be_written_is_not_shown_instead(tmp_path, capsys, monkeypatch):
+    """The standard library would print the entry and its arguments, which may quote the table."""
+    log = logging.getLogger("privfed.deploy.site.agent")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with logging_to(tmp_path / "log", as_json=True):
+        monkeypatch.setattr(agent_log._PrivateFile, "shouldRollover", full)
+        log.error("unreadable: %s", SECRET)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["event"] == "logged"
+
+
+def test_a_site_that_cannot_state_its_status_leaves_no_older_metrics(made, tmp_path):
+    file = tmp_path / "privfed.prom"
+    run("site", "status", made.folder(0).path, "--prometheus", file)
+    assert file.exists()
+    made.folder(0).policy.write_text("[budget")
+    assert run("site", "status", made.folder(0).path, "--prometheus", file).exit_code == 2
+    assert not file.exists()
+
+
+def test_a_status_notices_an_older_copy_of_the_receipts(made, tmp_path):
+    before = made.folder(0).receipts.read_bytes()
+    played(made, tmp_path / "first")
+    assert run("site", "status", made.folder(0).path).exit_code == 2  # no agent
+    made.folder(0).receipts.write_bytes(before)
+    answer = run("site", "status", made.folder(0).path)
+    assert (answer.exit_code, "site recover" in answer.stderr) == (5, True)
