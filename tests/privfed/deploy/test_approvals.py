@@ -203,11 +203,8 @@ def test_a_damaged_decision_approves_nothing_and_hinders_no_other_run(made, text
     assert "  damaged; " in run("site", "pending", made.folder(0).path).output
     other, _ = made.declaration("run.rounds=5")
     assert answered(made, other) == WAITS
-    digest = next(
-        each.digest
-        for each in Approvals(made.folder(0).approvals).all()
-        if each.digest != path.stem
-    )
+    listed = {each.digest for each in Approvals(made.folder(0).approvals).all()}
+    (digest,) = listed - {path.stem}
     assert run("site", "approve", made.folder(0).path, digest).exit_code == 0
     assert answered(made, other) == (Reply.ANSWERED, other.run)
 
@@ -232,12 +229,13 @@ def test_an_approval_is_for_one_federation(made):
 
 
 def test_an_approved_run_is_recorded_when_it_is_declared(made):
-    file = made.run_file("data.site_partition=elsewhere")
+    declaration, _ = made.declaration()
+    file = made.root / "sent.toml"
+    file.write_text(declaration.text)
     digest = check_site(made.member(0), file).approval.digest
     run("site", "approve", made.folder(0).path, digest)
     before = run("site", "pending", made.folder(0).path).output
     assert "not declared yet" in before
-    declaration, _ = made.declaration("data.site_partition=elsewhere")
     assert answered(made, declaration) == (Reply.ANSWERED, declaration.run)
     after = run("site", "pending", made.folder(0).path).output
     assert "4 rounds, ε = " in after

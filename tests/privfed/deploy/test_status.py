@@ -113,11 +113,8 @@ def test_metrics_do_not_depend_on_the_table(made, tmp_path):
     played(made, tmp_path / "first")
     texts = []
     for site in range(2):
-        text = (
-            site_status(open_member(made.folder(site), alone=False))
-            .prometheus()
-            .replace(f'"h{site}"', '"h"')
-        )
+        status = site_status(open_member(made.folder(site), alone=False))
+        text = status.prometheus().replace(f'"h{site}"', '"h"')
         texts.append(re.sub(r".*timestamp.*", "", text))
     assert texts[0] == texts[1]
 
