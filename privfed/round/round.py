@@ -105,17 +105,18 @@ def replay(
       algorithm: frozen parts and declared constants of the run.
       round: number of the round.
       state: the state before the round.
-      releases: the release of each exchange, float32, shape [m].
+      releases: the release of each exchange, float32: a row, and the rule's `extra` terms.
 
     Raises:
       ValueError: if a release has another length or type, or the number of releases differs.
     """
     conversation = Conversation(play(algorithm, round, state))
     for exchange, released in zip(conversation, releases, strict=True):
-        if released.shape != (exchange.layout.length,) or released.dtype != torch.float32:
+        length = exchange.layout.length + algorithm.rule.extra
+        if released.shape != (length,) or released.dtype != torch.float32:
             raise ValueError(
                 f"a release is {tuple(released.shape)} {released.dtype}, but the exchange has "
-                f"{exchange.layout.length} float32 numbers"
+                f"{length} float32 numbers"
             )
         conversation.answer(released)
     return conversation.end

@@ -42,6 +42,10 @@ def keep(config):
 SCAFFOLD = ("client.objective=scaffold", "data.setting=cross_silo", "run.rounds=5")
 
 
+SECRET = "run.randomness=secret"
+"""Seeded runs train a round again instead of replaying it."""
+
+
 def test_a_run_whose_clients_memory_is_gone_or_of_others_is_broken(tmp_path):
     path = tmp_path / "run"
     trained(path, *SCAFFOLD)
@@ -86,6 +90,30 @@ def test_a_resume_replays_stored_releases_byte_for_byte(tmp_path, monkeypatch):
     flat = torch.cat([parts["model/1.weight"].reshape(-1), parts["model/1.bias"]])
     torch.testing.assert_close(flat, expected, rtol=1e-6, atol=1e-7)
     assert about(path)["updates"] == 5
+
+
+@every_case(
+    "rule",
+    [
+        ("aggregation.rule=geometric_median", "aggregation.passes=1"),
+        ("aggregation.rule=sign_majority",),
+    ],
+)
+def test_a_resume_replays_the_releases_of_any_rule_by_sums(tmp_path, monkeypatch, rule):
+    """Also of a rule whose clients send more than their update: nothing charged is lost."""
+    path, real = tmp_path / "run", Releases.write
+
+    def write(self, charge, released, state):
+        real(self, charge, released, state)
+        if charge.round == 3:
+            raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Releases, "write", write)
+        with pytest.raises(Crash):
+            trained(path, *rule, "run.rounds=3", SECRET)
+    resume(path, keep)
+    assert about(path)["updates"] == 3
 
 
 def test_a_release_of_another_run_is_refused(tmp_path, monkeypatch):
