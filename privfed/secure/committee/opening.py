@@ -79,7 +79,8 @@ class Openings:
           dealt: the client's dealing.
 
         Returns:
-          The seeds; None if one cannot be reconstructed, or is not what the client committed to.
+          The seeds; None if `texts` are fewer than the threshold, or if a seed cannot be
+          reconstructed or is not what the client committed to.
         """
         numbers = self.numbers[client]
         shape = (self.committee.threshold, self.committee.members)
@@ -105,7 +106,10 @@ class Openings:
     def remove(
         self, masks: Expander, total: Words, client: int, seeds: Mapping[int, bytes]
     ) -> None:
-        """Removes the masks of a survivor's opened `seeds` from `total` `[length]` in place."""
+        """Removes the masks of a survivor's opened `seeds` from `total` `[length]` in place.
+
+        Words wrap modulo their size.
+        """
         for other, seed in seeds.items():
             masks.apply(total, mask_key(self.agreed, seed), subtract=other <= client)
 

@@ -92,7 +92,10 @@ class Shares(ClientMessage):
 
 @dataclass(frozen=True)
 class Inbox(WireMessage):
-    """Message of the server to one client: its neighbours' sealed shares, and their hashes."""
+    """Message of the server to one client: its neighbours' sealed shares, and their hashes.
+
+    The hashes are those that the neighbours signed for this client's shares.
+    """
 
     context: bytes
     sealed: SealedShares
