@@ -38,7 +38,7 @@ class Writing(Protocol):
     """Interface of classes that make releases durable, one after another."""
 
     def begin(self, write: Write) -> None:
-        """Executes `write` after all earlier writes, at once or later."""
+        """Calls `write` after all earlier writes, at once or later."""
 
     def flush(self) -> None:
         """Returns when all scheduled writes are durable. Raises the error of a failed write."""
