@@ -42,15 +42,15 @@ class BySums:
         """Bounds and sums the cohort's rows of one exchange, and adds noise to the sum.
 
         Under privacy, and if the server sums client states, all rows have the same constant weight
-        and the divisor is a constant of the configuration. Otherwise a row is sent as
-        (weight * row, weight), and the divisor is the summed weight.
+        and the divisor is a constant of the configuration. Otherwise a row is sent as (weight *
+        row, weight), and the divisor is the summed weight.
 
         Args:
           exchange: the request to the cohort.
           number: index of the exchange in the round, from 0.
 
         Returns:
-          The released average, shape [m].
+          The released average, shape [m], with m the layout's length plus `rule.extra`.
 
         Raises:
           Aborted: if the sum cannot be completed, for example because too few clients send.

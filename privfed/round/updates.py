@@ -143,10 +143,7 @@ class ClientUpdates:
     def bounded(
         self, ids: Indices, rows: Tensor, layout: Layout, number: int, state: PublicState
     ) -> BoundedRows:
-        """Returns the messages `[c, m]` of clients `ids`.
-
-        Attackers' messages may exceed the norm bound if attackers ignore it (`unbounded`).
-        """
+        """Returns the messages `[c, m]` of clients `ids`; attackers' may exceed the norm bound."""
         keys = self.world.streams.at(f"noise/client/{number}", self.cohort.round, ids)
         bounded = self.algorithm.mechanism.bound(rows, layout, keys, state)
         attackers = self.world.attackers

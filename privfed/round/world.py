@@ -58,7 +58,7 @@ class InBackground:
     """Writes in a separate thread; used as a context manager.
 
     The end of the context waits for all writes, even if it is interrupted repeatedly. If a write
-    failed, the context raises that error instead of any other.
+    failed, the context raises that error instead of any other, such as one of the block.
     """
 
     def __init__(self) -> None:

@@ -55,7 +55,7 @@ class CommitteeClient:
     Args:
       identity: the client's long-term signing key.
       ring: the client's secrets of the run, made with the key book of `terms`.
-      terms: the sum that it expects.
+      terms: the properties of the sum that it expects.
       row: returns the encoded row [length]; called once, at the time of masking, after `ring` has
         stored that the secrets of this exchange are used.
     """

@@ -106,10 +106,7 @@ class Openings:
     def remove(
         self, masks: Expander, total: Words, client: int, seeds: Mapping[int, bytes]
     ) -> None:
-        """Removes the masks of a survivor's opened `seeds` from `total` `[length]` in place.
-
-        Words wrap modulo their size.
-        """
+        """Removes the masks of a survivor's opened `seeds` from `total` `[length]` in place."""
         for other, seed in seeds.items():
             masks.apply(total, mask_key(self.agreed, seed), subtract=other <= client)
 

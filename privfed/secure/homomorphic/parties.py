@@ -126,10 +126,7 @@ class Terms:
 
     @property
     def largest(self) -> int:
-        """The largest absolute value in what a party sends: a row, or a site's sum of rows.
-
-        For a site it is the largest value in the sum of all sites' rows.
-        """
+        """The largest absolute value in a row, or with sites in one site's sum of all rows."""
         return self.codec.largest * (self.limits.rows if self.limits.sites else 1)
 
     @property

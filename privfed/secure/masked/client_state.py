@@ -138,10 +138,7 @@ class StateReader:
         self._terms, self.me = self._reader.take(KEY), self._reader.number()
 
     def state(self, terms: PartyTerms) -> PartyState:
-        """Returns the state.
-
-        Raises `BadState` if it is damaged, or if other `terms` are bound to it.
-        """
+        """Returns the state. Raises `BadState` if it is damaged or bound to other `terms`."""
         if self._terms != terms.digest:
             raise BadState(
                 "foreign",

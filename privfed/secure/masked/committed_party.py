@@ -108,10 +108,7 @@ class CommittedParty:
         self._commit(replace(self._client.progress, question=bytes(KEY), answer=b""))
 
     def sends_row(self, message: bytes) -> bool:
-        """Whether `message` is an `Inbox`, whose answer is the row.
-
-        Raises `Aborted` if it is malformed.
-        """
+        """Whether `message` is an `Inbox`, answered by the row. Raises `Aborted` if malformed."""
         return isinstance(decode(message), Inbox)
 
     def _claim_the_row(self, message: Message) -> None:

@@ -273,10 +273,11 @@ class MaskedSums(SecureProtocol):
     def resists_malicious_server(self, limits: Limits) -> bool:
         """Whether a malicious server can open only sums of enough clients.
 
-        The server chooses which cohort it reports to which client. So the condition must hold for
-        every cohort size at which clients accept a roster and unmask a sum. Unless `threat` is
-        "malicious", the result is False if a cohort may have more than 200 clients: their graph may
-        be the sparse graph of SecAgg+, which does not resist.
+        For sites the condition is that of `SitePolicy`. The server chooses which cohort it reports
+        to which client. So the condition must hold for every cohort size at which clients accept a
+        roster and unmask a sum. Unless `threat` is "malicious", the result is False if a cohort may
+        have more than 200 clients: their graph may be the sparse graph of SecAgg+, which does not
+        resist.
         """
         policy = self.within(limits)
         if limits.sites:

@@ -92,10 +92,7 @@ class Shares(ClientMessage):
 
 @dataclass(frozen=True)
 class Inbox(WireMessage):
-    """Message of the server to one client: its neighbours' sealed shares, and their hashes.
-
-    The hashes are those that the neighbours signed for this client's shares.
-    """
+    """Message of the server to one client: neighbours' sealed shares, and the hashes of these."""
 
     context: bytes
     sealed: SealedShares

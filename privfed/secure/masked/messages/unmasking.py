@@ -143,7 +143,7 @@ class Unmask(ClientMessage):
 
 
 def shares_bytes(shares: OpenShares) -> bytes:
-    """Returns the bytes of `shares`, each with the number of a client."""
+    """Returns the bytes of `shares`, pairs of a client and the value of a share."""
     return records([_SHARE.pack(who, _bytes_of(value)) for who, value in shares])
 
 
