@@ -21,11 +21,12 @@ from privfed.core.errors import Broken, public_text
 class Relation:
     """The behaviour of canaries, by their secret bit, under one adjacency relation.
 
-    A canary whose bit is 1 ("heads") sends its direction. A canary whose bit is 0 ("tails") sends
-    `tails` times its direction, or is not a client at all if `absent`. Populations that differ in
-    one bit are then neighbouring datasets. After clipping, the two possible messages of a canary
-    are as far apart as the relation allows: one clipping norm under add/remove and zero-out, two
-    under replace-one. `heads_name` and `tails_name` state in words what each kind of canary does.
+    A canary whose bit is 1 ("heads") sends its direction, scaled to the norm `Manifest.length`. A
+    canary whose bit is 0 ("tails") sends `tails` times that update, or is not a client at all if
+    `absent`. Populations that differ in one bit are then neighbouring datasets. After clipping, the
+    two possible messages of a canary are as far apart as the relation allows: one clipping norm
+    under add/remove and zero-out, two under replace-one. `heads_name` and `tails_name` state in
+    words what each kind of canary does.
     """
 
     tails: float
@@ -102,7 +103,7 @@ class Manifest:
 
 
 def _is_manifest(content: dict[str, Any]) -> bool:
-    """Whether `content` has every key of a manifest, and a plausible value in each."""
+    """Whether `content` has exactly the keys of a manifest, each with a valid type and range."""
     if content.keys() != {field.name for field in fields(Manifest)}:
         return False
     counts = [content[name] for name in ("format", "count", "dimension")]
@@ -149,18 +150,24 @@ class Folder:
         return self.path / "directions.npy"
 
     def manifest(self) -> Manifest:
-        """Reads the public declaration. Raises `Broken` if it is damaged."""
+        """Reads the public declaration. Raises `Broken` if it is missing or damaged."""
         return Manifest.read(self.manifest_path)
 
     def inclusion(self) -> NDArray[np.bool_]:
-        """Reads the secret bits `[K]`. Raises `Broken` if they are damaged."""
+        """Reads the secret bits `[K]`, without checking their commitment.
+
+        Raises `Broken` if the file is unreadable or of another shape or type.
+        """
         inclusion = self._array(self.inclusion_path)
         if inclusion.dtype != np.bool_ or inclusion.shape != (self.manifest().count,):
             raise Broken(f"{self.inclusion_path} does not match manifest.json; restore the file")
         return np.array(inclusion)
 
     def directions(self) -> NDArray[np.float32]:
-        """Returns the directions `[K, d]`, memory-mapped. Raises `Broken` if they are damaged."""
+        """Returns the directions `[K, d]`, memory-mapped, without checking their commitment.
+
+        Raises `Broken` if the file is unreadable or of another shape or type.
+        """
         declared, directions = self.manifest(), self._array(self.directions_path)
         shape = declared.count, declared.dimension
         if directions.dtype != np.float32 or directions.shape != shape:

@@ -86,7 +86,7 @@ def _rebuilt(parameters: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _checked(leaf: Any, what: str) -> Any:
-    """Returns `leaf`, an array of real numbers or booleans. Raises `Refused` for anything else."""
+    """Returns `leaf`, an array of reals or booleans named `what`, or else raises `Refused`."""
     if not (_is_tensor(leaf) or isinstance(leaf, np.ndarray | np.generic)):
         raise Refused(
             f"{what} is of type {type(leaf).__name__}; expected NumPy arrays or torch tensors: a "

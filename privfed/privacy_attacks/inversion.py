@@ -67,7 +67,7 @@ def view_quality(
 
     Args:
       view: the adversary's view.
-      attack: the adversary; its bounds `low` and `high` set the dynamic range of PSNR and SSIM.
+      attack: the adversary; `high` - `low` is the dynamic range for PSNR and SSIM.
       reconstructed: reconstructions, shape `[N, *features]`.
       originals: the attacked examples, shape `[N, *features]`.
       labels: fraction of recovered labels, or None.
@@ -105,7 +105,8 @@ class InversionOptions:
         eligible.
       steps: local steps of each client on these examples.
       epsilons: privacy budgets whose noise is simulated.
-      method: the attack; None selects the one that suits the model.
+      method: the attack; None selects "analytic" if the model's first layer is linear, else
+        "cosine".
       iterations: search iterations; None for the method's default.
     """
 
@@ -160,7 +161,8 @@ def invert(target: Subject, options: InversionOptions) -> Inverted:
       options: the clients to attack, and the settings of the attack.
 
     Raises:
-      Refused: if a client holds too few examples, or the method does not suit the model.
+      Refused: if a chosen client, or every client, holds too few examples, the attack does not suit
+        the model, or budgets cannot be met.
     """
     holders = target.clients_holding(options.examples)
     clients = _target_clients(options, holders)

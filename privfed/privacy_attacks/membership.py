@@ -51,7 +51,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class TargetScores:
-    """Losses and confidence statistics `[s, t]` of t targets under s models; for users, means."""
+    """Losses and confidence statistics `[s, t]` of t examples, or users (means), under s models."""
 
     losses: Reals
     statistics: Reals
@@ -95,7 +95,7 @@ def _losses(net: Network, params: Tensor, examples: Examples) -> Reals:
 def models_on_halves(
     setup: Setup, level: Level, runs: int, seed: int, rounds: int, show: Progress
 ) -> tuple[list[Tensor], Flags]:
-    """Trains `runs` models; each example, or user with any, is included with probability 1/2.
+    """Trains `runs` models; each example, or user with any, is in each with probability 1/2.
 
     Returns:
       The final models, each of shape `[d]`, and the membership of targets, bool `[runs, targets]`.
@@ -123,7 +123,7 @@ def models_on_halves(
 
 
 def fair_bits(seed: int, stream: str, runs: int, targets: int) -> Flags:
-    """Returns independent fair bits, bool `[runs, targets]`."""
+    """Returns fair bits, bool `[runs, targets]`, from the random stream `stream` of `seed`."""
     return Streams(seed).at(stream).generator().random((runs, targets)) < 0.5
 
 
@@ -195,7 +195,7 @@ class Exposure:
       curves: the ROC curve of each attack, by name.
       targets: number of targets, members and non-members; each is one trial per attacked run.
       attacked: number of attacked runs.
-      shadows: number of shadow models.
+      shadows: number of shadow models per attacked run.
       seed: seed of the random subsets of targets that models were trained on.
       guarantee: the run's stated user-level guarantee.
       examples: the guarantee for one example of a client; None if clients train without DP-SGD.
@@ -283,7 +283,7 @@ def attack_run(path: Path, level: Level, shadows: int, seed: int, show: Progress
       show: receives the progress.
 
     Raises:
-      Refused: if no round was trained, or the test set has no targets comparable to the run's.
+      Refused: if no round was trained, a shadow run would have no member, or `outsiders` refuses.
       Broken: if the run's audit states a problem or no guarantee.
     """
     setup, last, claimed = _finished_run(path)

@@ -91,8 +91,8 @@ _ITERATIONS = {"analytic": 1, "cosine": 400, "dlg": 60}
 class Reconstruction:
     """Reconstructed examples `[M, *features]`, and the labels `[B]` that the attack inferred first.
 
-    A search returns M = B examples. For several examples, a linear layer gives one candidate per
-    neuron, M >= B.
+    A search returns M = B examples. The analytic method gives one example for B = 1, and otherwise
+    candidates, M >= B.
     """
 
     x: Tensor
@@ -141,7 +141,7 @@ class Adversary:
     def labels(self, observed: Tensor, count: int, scaled: bool) -> Tensor:
         """Infers the labels `[count]`, ascending, of the examples of an observed update `[d]`.
 
-        `scaled` states whether the update may have been clipped.
+        `scaled` states whether the update may have been clipped, so that its scale is unknown.
         """
         bias = -last_bias(self.network, observed, len(self.predictions)) / (self.lr * self.steps)
         if count == 1:
@@ -156,7 +156,7 @@ class Adversary:
 
         Args:
           observed: the observation, shape `[d]`.
-          count: number of examples.
+          count: number of examples of all updates in the mean.
           scaled: whether the update may have been clipped.
           generator: source of the search's starting points.
 
@@ -176,7 +176,7 @@ class Adversary:
         return Reconstruction(self._within(x.reshape(count, *self.features)), labels)
 
     def _read_off(self, observed: Tensor, count: int) -> Tensor:
-        """Computes examples from a linear first layer's gradient. Raises `Refused` without one."""
+        """Computes examples from a linear first layer's update. Raises `Refused` without one."""
         layer = first_layer(self.network, observed, self.features)
         if layer is None:
             raise Refused(_NOT_LINEAR)
@@ -186,7 +186,7 @@ class Adversary:
         return self._within(flat.reshape(len(flat), *self.features))
 
     def _within(self, x: Tensor) -> Tensor:
-        """Clamps images to their public range of values, and leaves other examples unclamped."""
+        """Returns x without NaN, clamped to the public range of values if examples are images."""
         return x.nan_to_num().clamp(self.low, self.high) if self.picture else x.nan_to_num()
 
 

@@ -61,7 +61,11 @@ class View:
     epsilon: float | None = None
 
     def observed(self, updates: Tensor, generator: torch.Generator) -> Tensor:
-        """Returns the observation `[d]` of the first `clients` of `updates` `[n, d]`."""
+        """Returns the mean `[d]` of the first `clients` of `updates` `[n, d]`, as in this view.
+
+        Each update is clipped to `clip`, and noise of standard deviation `std` is added to the
+        mean.
+        """
         rows = updates[: self.clients]
         if self.clip < math.inf:
             rows = clip_rows(rows, self.clip).rows
@@ -76,13 +80,13 @@ class View:
 def views(plan: Plan, epsilons: Sequence[float], clients: int) -> list[View]:
     """Returns the adversary's views: of one update as sent, clipped and noised, and of sums.
 
-    Sums are of 2, of 10 and of a cohort's clients, as far as these exist, and without noise.
-    Without a private mechanism nothing is clipped or noised.
+    Sums are of 2, of 10 and of a cohort's clients, if these are at most the cohort and `clients`,
+    and without noise. Without a private mechanism nothing is clipped or noised.
 
     Args:
       plan: the plan of the run.
       epsilons: budgets for all of the run's rounds at its delta; each gives a noised update.
-      clients: largest number of clients in a sum.
+      clients: number of clients that can be in a sum.
 
     Raises:
       Refused: if budgets are given for a run without noise, or cannot be met.
@@ -176,7 +180,7 @@ class Subject:
 
     @property
     def population(self) -> Federation:
-        """The population of round `round` + 1, the next one."""
+        """The clients and examples of the next round, `round` + 1."""
         return self.setup.federation.at(self.round + 1)
 
     @property

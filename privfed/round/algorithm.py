@@ -30,7 +30,7 @@ from privfed.server.optimizer import State as ServerState
 
 
 def releases_per_round(objective: Objective, rule: SumRule | RowRule) -> int:
-    """Returns the number of releases per round, all of which are charged as one event."""
+    """Returns the number of releases per round (one per exchange), all charged as one event."""
     return objective.exchanges - 1 + rule.uploads
 
 
@@ -104,7 +104,7 @@ class Algorithm:
 
     @property
     def cohorts(self) -> Cohorts:
-        """The public constants that objectives may use: clients, cohort size, sampling period."""
+        """The public constants for objectives: clients, expected cohort size, sampling period."""
         period = self.sampler.witness(0, self.clients).period
         return Cohorts(self.clients, float(self.sampler.size), period)
 
@@ -133,7 +133,7 @@ class Algorithm:
     def fixed_divisor(self) -> bool:
         """Whether all rows have the same constant weight, so that a constant divides their sum.
 
-        This holds under privacy, and if the server sums client states.
+        This is so if the mechanism is private, or if the server sums client states; otherwise not.
         """
         return self.mechanism.private or self.objective.sums_states
 
@@ -153,7 +153,7 @@ class Algorithm:
         return releases_per_round(self.objective, self.rule)
 
     def wire(self, layout: Layout) -> Layout:
-        """Returns the layout of a message: the row, the rule's `extra` terms, and the row's weight.
+        """Returns the layout of a message: the row, `rule.extra` further numbers, and the weight.
 
         A constant weight (`fixed_divisor`) is not sent.
         """
@@ -194,9 +194,9 @@ class Algorithm:
 class TrainingState:
     """The server's state, which a round changes. It is public, unless attackers are simulated.
 
-    It contains the model `[d]`, and the states of server optimizer, mechanism, objective and rule.
-    It also contains the memory of simulated attackers, which may read raw updates: a run with
-    attackers has no guarantee.
+    It contains the model `[d]`, the states of server optimizer, mechanism, objective and rule, and
+    the last evaluation. It also contains the memory of simulated attackers, which may read raw
+    updates: a run with attackers has no guarantee.
     """
 
     params: Tensor

@@ -28,7 +28,7 @@ from privfed.sampling.cohort import Cohort
 
 
 class ByRows:
-    """Aggregates the bounded rows of one round by a rule on rows, and releases the aggregates.
+    """Aggregates the bounded rows of a round by a rule that sees each row, and releases the result.
 
     `state` is the mechanism's public state.
     """
@@ -50,7 +50,7 @@ class ByRows:
         return ranks.first(lambda: self._aggregate(rows, present, exchange, number)).to(rows.device)
 
     def _rows(self, exchange: Exchange, present: Cohort) -> Tensor:
-        """Returns the raw rows `[n, m]` of the clients in `present`, in the order of clients."""
+        """Returns the raw rows `[n, m]` of the clients in `present`, in their order."""
         params = exchange.broadcast["params"]
         rows = params.new_zeros(len(present.clients), exchange.layout.length)
         predicted_aggregate = partial(self._predicted_aggregate, exchange)
@@ -79,9 +79,10 @@ class ByRows:
     ) -> tuple[Tensor, Tensor | None]:
         """Returns the rule's aggregate of `rows` `[n, m]` of clients `ids`, and any new memory.
 
-        The rule assumes the configured number of Byzantine clients, but at most the number that it
-        tolerates for n rows. With `predicted_aggregate`, an attacker calls the rule, which then
-        draws from another random stream.
+        The memory is None if the rule stores none. The rule assumes the configured number of
+        Byzantine clients, but at most the number that it tolerates for n rows. With
+        `predicted_aggregate`, an attacker calls the rule, which then draws from another random
+        stream.
         """
         sources: dict[str, Callable[[], Any]] = {
             "generator": lambda: self._generator(predicted_aggregate),

@@ -29,7 +29,7 @@ from privfed.sampling.cohort import Cohort
 
 
 class BySums:
-    """Computes and releases the sums of one round, under a rule on sums.
+    """Computes and releases the sums of one round, under a rule that needs only sums (`SumRule`).
 
     `state` is the mechanism's public state after the last release.
     """
@@ -42,15 +42,15 @@ class BySums:
         """Bounds and sums the cohort's rows of one exchange, and adds noise to the sum.
 
         Under privacy, and if the server sums client states, all rows have the same constant weight
-        and the divisor is a constant of the configuration. Otherwise a row is sent as
-        (weight * row, weight), and the divisor is the summed weight.
+        and the divisor is a constant of the configuration. Otherwise a row is sent as (weight *
+        row, weight), and the divisor is the summed weight.
 
         Args:
           exchange: the request to the cohort.
           number: index of the exchange in the round, from 0.
 
         Returns:
-          The released average, shape [m].
+          The released average, shape [m], with m the layout's length plus `rule.extra`.
 
         Raises:
           Aborted: if the sum cannot be completed, for example because too few clients send.
@@ -131,8 +131,8 @@ class BySums:
     def _terms(self, chunk: Chunk, exchange: Exchange) -> Tensor:
         """Returns the rule's terms `[c, m]` of the rows in `chunk`, which are then summed.
 
-        If weights are not fixed, terms are multiplied by them, and the weight is one more column.
-        If they are fixed and a client may be at up to s sites, every row has weight 1 / s.
+        If weights vary, terms are multiplied by them, and the weight is one more column. If they
+        are constant and a client may be at up to s sites, every row has weight 1 / s.
         """
         center = exchange.broadcast.get("center", chunk.rows.new_zeros(()))
         parts = self._parts
@@ -150,7 +150,7 @@ class BySums:
 
     @property
     def _parts(self) -> int:
-        """Upper bound on the sites with a row of one client; 1 unless weights are fixed."""
+        """Upper bound on the number of sites with a row of one client; 1 if weights vary."""
         algorithm = self._updates.algorithm
         return algorithm.sites_per_client if algorithm.fixed_divisor else 1
 
@@ -159,7 +159,8 @@ class BySums:
     ) -> Tensor:
         """Returns the aggregate without noise, as attackers predict it from `rows` `[n, m]`.
 
-        The first `byzantine` rows have the weights that attackers claim.
+        The first `byzantine` rows are the attackers'. They have the weights that attackers claim,
+        and are not clipped if attackers ignore the bound.
         """
         center, rule = exchange.broadcast.get("center", rows.new_zeros(rows.shape[1])), self._rule
         admitted = self._updates.algorithm.objective.admitted(rows)
@@ -173,9 +174,9 @@ class BySums:
 
 
 def _parted(total: BoundedSum, wire: Layout) -> tuple[BoundedSum, float]:
-    """Returns the total of weighted rows and the total weight.
+    """Returns the sum of weighted rows, and the sum of weights (the last value of `total`).
 
-    If that weight is not positive, returns zeros and 1.
+    If the latter is not positive, returns zeros and 1.
     """
     weight, rows = float(wire.view(total.total, "weight")), total.total[:-1]
     if weight <= 0.0:  # no client sent anything: a zero average changes nothing

@@ -74,7 +74,7 @@ def _training(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
 
 
 class Conversation:
-    """Iterates over the exchanges of a `play`; `answer` must be called after each of them."""
+    """Iterates over the exchanges of a `play`; `answer` must be called before the next one."""
 
     def __init__(self, play: Play) -> None:
         self._play = play

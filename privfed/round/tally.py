@@ -82,7 +82,7 @@ class Sides:
             self._sums[side] = self._sums[side] + total if side in self._sums else total
 
     def measures(self) -> dict[str, Any]:
-        """Returns measures of the attack; empty without honest rows, Byzantine rows or aggregate.
+        """Returns measures of the attack; empty if honest rows, Byzantine rows or aggregate lack.
 
         - "byzantine": the number of Byzantine rows.
         - "aggregate_distance": the distance of the noised aggregate from the honest mean, divided
@@ -161,10 +161,11 @@ class Tally:
         self._sides.aggregate = aggregate
 
     def take(self) -> dict[str, Any]:
-        """Returns the round's counts, median norm and measures of the attack, and resets them.
+        """Returns the round's counts, and starts the counts of the next round.
 
-        The norms are of raw, finite rows; the median is None without any. "clipped" is missing if
-        `clip` is None.
+        They include the median norm of the raw, finite rows (None without any), and how far the
+        attack moved the aggregate (`Sides.measures`; absent without attackers). "clipped" is
+        missing if `clip` is None.
         """
         norms = torch.cat([*self._norms, torch.empty(0, dtype=torch.float64)])
         self._norms.clear()

@@ -32,8 +32,8 @@ rows, if known, to the rule's aggregate of these rows as attackers predict it.
 class ClientUpdates:
     """Computes the messages of the clients of one `cohort`, including attackers, in chunks.
 
-    A client's row is trained, passed to the observer of a simulation, converted to the rule's
-    terms, bounded by the mechanism, and sent.
+    A client's row is trained, passed to the observer of a simulation, converted to the terms that a
+    rule sums (`SumRule.terms`, such as signs), bounded by the mechanism, and sent.
     """
 
     algorithm: Algorithm
@@ -132,7 +132,7 @@ class ClientUpdates:
         yield from map(self._watched_rows, chunks) if exchange.task == "train" else chunks
 
     def _watched_rows(self, chunk: Chunk) -> Chunk:
-        """Stores the `chunk` for later passes, if any, shows it to the observer, and returns it."""
+        """Stores the `chunk` if the rule has later passes, shows it to the observer, returns it."""
         if self.algorithm.rule.uploads > 1:
             self._trained.append(chunk)
         if self.world.watch:
@@ -143,7 +143,7 @@ class ClientUpdates:
     def bounded(
         self, ids: Indices, rows: Tensor, layout: Layout, number: int, state: PublicState
     ) -> BoundedRows:
-        """Returns the messages `[c, m]` that clients `ids` send; attackers' may be unbounded."""
+        """Returns the messages `[c, m]` of clients `ids`; attackers' may exceed the norm bound."""
         keys = self.world.streams.at(f"noise/client/{number}", self.cohort.round, ids)
         bounded = self.algorithm.mechanism.bound(rows, layout, keys, state)
         attackers = self.world.attackers
@@ -187,7 +187,7 @@ class ClientUpdates:
         return torch.cat([rows[:free], clip_rows(rows[free:], clip).rows])
 
     def averaged(self, terms: Tensor, byzantine: int) -> Tensor:
-        """Returns the mean `[m]` of `terms` `[n, m]`, weighted if weights are not fixed.
+        """Returns the mean `[m]` of `terms` `[n, m]`, weighted unless weights are constant.
 
         The first `byzantine` terms have the weight that attackers claim, the others weight one.
         """
@@ -219,7 +219,7 @@ class ClientUpdates:
             yield self._replaced(_joined(answers), attackers, exchange, predicted_aggregate)
 
     def _watched(self, exchange: Exchange, attackers: Attackers) -> Exchange:
-        """Returns the exchange with the attackers' memory, after they have seen its model."""
+        """Returns the exchange with the attackers' memory, updated by the exchange's model."""
         params = exchange.broadcast["params"]
         self.attack_memory = attackers.watching(params, self.attack_memory)
         return replace(exchange, remembered=self.attack_memory)

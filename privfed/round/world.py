@@ -38,7 +38,7 @@ class Writing(Protocol):
     """Interface of classes that make releases durable, one after another."""
 
     def begin(self, write: Write) -> None:
-        """Executes `write` after all earlier writes, at once or later."""
+        """Calls `write` after all earlier writes, at once or later."""
 
     def flush(self) -> None:
         """Returns when all scheduled writes are durable. Raises the error of a failed write."""
@@ -58,7 +58,7 @@ class InBackground:
     """Writes in a separate thread; used as a context manager.
 
     The end of the context waits for all writes, even if it is interrupted repeatedly. If a write
-    failed, the context raises that error instead of any other.
+    failed, the context raises that error instead of any other, such as one of the block.
     """
 
     def __init__(self) -> None:

@@ -57,7 +57,7 @@ class Witness:
 
     @property
     def release(self) -> Release | None:
-        """The release of a Gaussian mechanism on the sampled cohort; None if nothing is proved."""
+        """The release of Gaussian(1.0) on the sampled cohort; None if nothing is proved for it."""
         return self.sampled(Gaussian(1.0)) if self.sampled else None
 
     @property
@@ -148,7 +148,7 @@ class Sampler(Protocol):
         """
 
     def capacity(self) -> int | None:
-        """Returns the largest possible cohort size; None if a cohort may be the population."""
+        """Returns the largest possible cohort size; None if it may be the complete population."""
 
     def witness(self, round: int, clients: int) -> Witness:
         """Returns the sampling rule of `round`, for the declared number of `clients`.

@@ -19,8 +19,8 @@ def independent_draw(sampler: Any, size: int, clients: int) -> Sampler:
 
     Args:
       sampler: the run's sampler.
-      size: cohort size; 0 for that of the sampler's cohorts, or under full participation for all
-        clients.
+      size: expected cohort size of the result; 0 for that of `sampler`, or for all clients under
+        full participation.
       clients: declared number of clients.
 
     Raises:

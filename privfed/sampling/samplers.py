@@ -261,7 +261,7 @@ def _rate(size: int, clients: int) -> float:
 
 
 def _uniform_subset(clients: Indices, count: int, round: int, streams: Streams) -> Indices:
-    """Returns a uniform sample of `count` of `clients`, in order; all if there are no more.
+    """Returns a uniform sample of `count` of `clients`, in order; all if these are at most `count`.
 
     Each client draws a random word, and the smallest words are chosen. Two of n words are equal
     with a probability of about n^2 2^-65; the earlier client is then preferred.

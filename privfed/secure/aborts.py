@@ -47,11 +47,11 @@ def round_event(mechanism: Mechanism, witness: Witness, exchanges: int, aborts: 
 
 
 def with_aborts(event: Event, aborts: float) -> Event:
-    """Returns the event, with a charge for visible aborts if `reveals_cohort` holds for it.
+    """Returns the event, charged for visible aborts if these reveal its cohort (`reveals_cohort`).
 
     Args:
       event: the event without aborts.
-      aborts: upper bound on the probability of an abort, added to the event's slack.
+      aborts: upper bound on the probability of an abort, added to the event's slack (up to 1).
     """
     if not aborts or not reveals_cohort(event):
         return event
@@ -153,14 +153,17 @@ def _reach(clients: int, rate: float) -> tuple[int, int]:
 
 
 def refuse_aborts(once: float, slack: float, delta: float, cohort: str) -> None:
-    """Raises `Refused` if `once` is above 1/2, or the aborts of a run would cost all of delta.
+    """Raises `Refused` if rounds often abort, or if the aborts of a run cost all of delta.
 
     Args:
       once: probability that a round aborts.
-      slack: total variation distance charged for the aborts of all rounds; it costs at least 2
-        `slack` of delta.
+      slack: total variation distance charged for the aborts of all rounds.
       delta: the delta of the budget.
       cohort: description of the expected cohort, for the message.
+
+    Raises:
+      Refused: if `once` > 1/2, or if 2 `slack` >= `delta`: the aborts cost at least 2 `slack` of
+        delta.
     """
     if once > 0.5:
         raise Refused(

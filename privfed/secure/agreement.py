@@ -20,11 +20,12 @@ def agreement(**facts: object) -> bytes:
 
     Two parties that differ in one value (a layer's variance, a threshold, a step, a clipping norm)
     or in the version have different hashes. They cannot complete a sum together. Equal numbers have
-    equal hashes. Other values have equal hashes only if they and their classes are equal.
+    equal hashes, whatever their types. Instances of different classes have different hashes, even
+    if their fields are equal.
 
     Args:
-      **facts: frozen dataclasses, parts (pydantic models), mappings, tuples, numbers, bytes, texts
-        or None.
+      **facts: frozen dataclasses, parts (pydantic models), mappings, tuples, numbers, booleans,
+        bytes, texts or None.
 
     Raises:
       TypeError: for a value of another type, at any depth.
@@ -34,7 +35,10 @@ def agreement(**facts: object) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """Returns `value` as it is hashed: all but texts, booleans and None become tagged lists."""
+    """Returns `value` as the JSON data that is hashed.
+
+    Texts, booleans and None are unchanged. All else becomes a list that begins with a tag.
+    """
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, np.generic):
@@ -62,7 +66,7 @@ def _plain(value: object) -> object:
 
 
 def _instance(value: object, names: Iterable[str]) -> object:
-    """Returns the class of an instance and its fields `names`, as they are hashed.
+    """Returns the JSON data that is hashed for an instance: its class, and its fields `names`.
 
     The class is included because equal fields may differ in meaning.
     """

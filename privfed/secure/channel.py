@@ -46,13 +46,13 @@ class Delivery:
 
     @cached_property
     def leaves(self) -> dict[int, int]:
-        """The stage at which each client drops out."""
+        """The stage at which each client drops out (`Leaves`), by client."""
         clients = self.session.clients.tolist()
         leaves = self.session.leaves.tolist() or [Leaves.NEVER] * len(clients)
         return dict(zip(clients, leaves, strict=True))
 
     def ask(self, sent: Mapping[int, Any], stage: int) -> None:
-        """Delivers its message in `sent` to each client, and the client's answer to the server.
+        """Delivers to each client its message in `sent`, and to the server the client's answer.
 
         Clients that drop out at `stage` or at an earlier one receive nothing. Refusals by a client
         or by the server are added to `faults`.
@@ -103,7 +103,7 @@ class Channel(Protocol):
         """Adds one client's encoded row `[m]`, with its layers of noise if the channel has any."""
 
     def total(self) -> tuple[Integers, int]:
-        """Returns the sum over surviving clients and their number.
+        """Returns the sum `[m]` of the rows of surviving clients (or sites), and their number.
 
         Raises:
           Aborted: if the sum cannot be completed.

@@ -23,8 +23,9 @@ from privfed.secure.summation import Aborted, Session, SummedClients
 class Arithmetic:
     """Sums encoded rows modulo 2^bits without cryptography; aborts if the protocol would abort.
 
-    `abort_where_lost` raises `Aborted` if so many of the session's clients drop out that the
-    protocol could not complete. Only the noise `layers` that remain after removal are drawn.
+    `abort_where_lost` is called before a result, and raises `Aborted` if so many of the session's
+    clients drop out that the protocol could not complete. Of the noise `layers`, only those that
+    remain after removal are drawn.
     """
 
     largest = math.inf
@@ -64,11 +65,11 @@ class Arithmetic:
 
 
 class EncodedAccumulator:
-    """Encodes each client's row and sends it to the channel, with the client's `share` of noise.
+    """Encodes each client's row, adds the client's `share` of noise, and sends it to the channel.
 
-    `share` is None if there is no noise, or the channel adds it in layers or per site. Rows of
-    simulated Byzantine clients (`BoundedRows.byzantine`) are encoded without clipping to the bound
-    and without noise.
+    `share` is None if there is no noise, or if the channel adds the noise (in layers or per site).
+    Rows of simulated Byzantine clients (`BoundedRows.byzantine`) are encoded without clipping to
+    the bound and without noise.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class EncodedAccumulator:
     def _encoded(self, row: Row, keys: Keys) -> Integers:
         """Returns an honest client's encoded `row`, with its share of noise, if any.
 
-        Raises `Refused` if rows have no norm bound, and a value exceeds `secure.range` or is not
+        Raises `Refused` if the codec has no norm bound and a value exceeds `secure.range` or is not
         finite.
         """
         codec = self._codec

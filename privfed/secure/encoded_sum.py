@@ -75,8 +75,8 @@ class SecureProtocol(Part):
 
     Its fields are the common keys of `[secure]`. Rows are encoded as integers. *Counted noise* is
     the part of distributed noise that the privacy guarantee relies on. The *opener* is the party
-    that opens sums; defaults assume that it knows all noise. If sites are the parties, "clients"
-    are the sites.
+    that unmasks or decrypts sums; by default it is assumed to know all noise. If sites are the
+    parties, "clients" are the sites.
     """
 
     bits: int = Field(32, ge=8, le=62)
@@ -109,7 +109,7 @@ class SecureProtocol(Part):
         return max(limits.minimum, FEWEST)
 
     def least_admitted(self, limits: Limits) -> int:
-        """Returns the smallest value that a plan may choose for `Limits.admitted`."""
+        """Returns the smallest permitted `Limits.admitted` (smallest cohort that starts a sum)."""
         return self.least_cohort(limits)
 
     def fewest(self, limits: Limits) -> int:
@@ -139,14 +139,15 @@ class SecureProtocol(Part):
         return 1.0 - limits.byzantine / self.sharing(limits)
 
     def colluding(self, limits: Limits) -> float:
-        """Upper bound on the fraction of counted noise known to the opener and its colluders.
+        """Upper bound on the fraction of counted noise known to the opener with its colluders.
 
+        Counted noise is the part that the guarantee relies on; the opener unmasks or decrypts sums.
         The default is 1; protocols override it with the bound that they prove.
         """
         return 1.0
 
     def known_per_colluder(self, limits: Limits) -> float:
-        """Returns b: a fraction c of colluders knows at most b * c of the counted noise."""
+        """Returns b: colluders, a fraction c of a cohort, know at most b * c of counted noise."""
         return 1.0
 
     def colluders_tolerated(self, limits: Limits) -> float:
@@ -217,7 +218,7 @@ class SecureProtocol(Part):
         return Operations()
 
     def promise(self, clients: int, limits: Limits | None = None) -> str:
-        """Returns a text that states the guarantee for a sum over `clients`; empty by default.
+        """Returns a text that states the guarantee for a sum over `clients`; "" unless overridden.
 
         Without `limits`, exactly `clients` are expected.
         """
@@ -243,7 +244,7 @@ def binomial_at_most(count: int, clients: int, rate: float) -> float:
 
 @dataclass(frozen=True)
 class EncodedSummation:
-    """Sums rows as integers modulo 2^bits, by a protocol and within limits."""
+    """Sums rows as integers modulo 2^bits, by a `protocol` and within `limits`."""
 
     protocol: SecureProtocol
     limits: Limits
@@ -333,7 +334,7 @@ def _layers(noise: Share | None, parties: int) -> int:
 
 
 def _refuse_incomparable(noise: object) -> None:
-    """Raises `Refused` unless `noise` has a hash and a form that parties can compare."""
+    """Raises `Refused` unless `noise` is hashable and of a type that `agreement` can hash."""
     try:
         hash(noise)
         agreement(noise=noise)

@@ -17,7 +17,7 @@ COUNT = struct.Struct("<I")
 
 
 class BadMessage(Aborted):
-    """Raised for a message that a party rejects; `fault` names the reason."""
+    """Raised for a message that a party rejects; `fault` is a short name of the reason."""
 
     def __init__(self, fault: str, detail: str) -> None:
         super().__init__(f"{fault}: {detail}")

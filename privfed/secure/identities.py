@@ -33,7 +33,7 @@ def client_identity(client: int) -> Ed25519PrivateKey:
 
 @functools.cache
 def office_identity(office: str) -> Ed25519PrivateKey:
-    """Returns the simulated long-term signing key of the key "holder" or the "server"."""
+    """Returns the simulated long-term signing key of `office`: the key "holder" or the "server"."""
     return Ed25519PrivateKey.generate()
 
 

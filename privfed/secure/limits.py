@@ -19,7 +19,7 @@ from privfed.core.vector import Indices
 
 
 class Leaves(IntEnum):
-    """The stage at which a client drops out."""
+    """The stage at which a client drops out; `NEVER` if it does not."""
 
     NEVER = 0
     BEFORE_SHARING = 1

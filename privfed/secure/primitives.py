@@ -199,7 +199,7 @@ class SignedMessage(ABC):
 
     @abstractmethod
     def covered(self) -> tuple[Bytes, ...]:
-        """Returns, in order, the parts that the signature covers, after the kind."""
+        """Returns, in order, the parts that are signed; the message's kind precedes them."""
 
     def signed(self, key: Ed25519PrivateKey) -> Self:
         """Returns the same message, signed by the holder of `key`."""

@@ -22,7 +22,7 @@ Reason = Literal["wrong share", "wrong dealing", "garbled shares"]
 
 @dataclass(frozen=True)
 class Culprit:
-    """A `client` that deviated from the protocol in `exchange` of `round`.
+    """A `client` that deviated from the protocol in the sum numbered `exchange` of `round`.
 
     *wrong share*: the client revealed a share that differs from the one it acknowledged. *wrong
     dealing*: the shares that the client distributed do not reconstruct the secret that it committed
@@ -58,9 +58,9 @@ class Session:
       clients: indices of the cohort's clients, shape [n]; of all sites, if sites are the parties.
       leaves: stage at which each client drops out, shape [n] (`Leaves`); empty for no dropout.
       streams: randomness of rounding, of noise and of the sparse graph.
-      sites: site of each client whose row is added, shape [population]; None without sites.
-      identities: client numbers that select the rounding randomness independently of the cohort,
-        shape [population]; None if `clients` are these numbers.
+      sites: site of each client of the population, shape [population]; None without sites.
+      identities: number of each client by which its random stream for rounding is chosen, shape
+        [population]; None to use its index.
       accuse: called with every culprit, whether the sum aborts or not.
     """
 
@@ -76,7 +76,7 @@ class Session:
 
     @property
     def senders(self) -> Indices:
-        """The clients that send their row, including those that drop out before unmasking."""
+        """The parties that send their row, including those that drop out before unmasking."""
         return self.clients[np.isin(self.leaves, SENDS)] if len(self.leaves) else self.clients
 
     @property
@@ -121,7 +121,7 @@ class Accumulator(Protocol):
     """Interface of a sum that was started: rows are added, then it is closed."""
 
     def add(self, ids: Indices, rows: BoundedRows) -> None:
-        """Adds clients' rows. Each client may be added once per session.
+        """Adds clients' rows. Adding a client a second time raises `ValueError`.
 
         Args:
           ids: clients, shape [c].
@@ -183,7 +183,7 @@ class Summation(Protocol):
         """
 
     def step(self, encoding: Encoding, length: int) -> float | None:
-        """Returns the grid step of the integer encoding; None if rows are summed as floats."""
+        """Returns the real value of one unit of the encoded integers; None if rows are floats."""
 
     def download(self, clients: int, noise: Share | None = None) -> float:
         """Returns approximately the bytes that each client receives in addition to the model."""

@@ -37,9 +37,9 @@ from privfed.server.optimizer import State, WithRate
 class SlowMo(FedAvgM):
     """Server momentum of updates, each divided by the clients' learning rate of its round.
 
-    The rate is represented by the factor of client.schedule. SlowMo reads released aggregates and
-    public constants only. With a constant client.schedule it is FedAvgM; with momentum 0 it is
-    FedAvg.
+    The factor of client.schedule serves as this rate, since only its ratios between rounds matter.
+    SlowMo reads released aggregates and public constants only. With a constant client.schedule it
+    is FedAvgM; with momentum 0 it is FedAvg.
     """
 
     in_client_rates: ClassVar[bool] = True
@@ -51,7 +51,7 @@ class SlowMo(FedAvgM):
 
 
 class Lookahead(WithRate):
-    """FedAvg, with or without momentum, that interpolates back to slow weights every few rounds.
+    """FedAvg, with or without momentum, that interpolates to slow weights every `every` rounds.
 
     In all other rounds the model consists of the fast weights. With alpha = 1 this is FedAvgM, and
     FedAvg if the momentum is also 0.

@@ -34,7 +34,7 @@ from privfed.secure.summation import Session
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """The verified key `book` of a run, and the key `pairs` of all its clients."""
+    """The verified key `book` of a run, and the key `pairs` of all its clients, by client."""
 
     book: KeyBook
     pairs: dict[int, KeyPair]
@@ -66,10 +66,10 @@ _resuming = functools.lru_cache(maxsize=4)(simulated_keys)
 
 
 def run_of(clients: tuple[int, ...], round: int, exchange: int) -> SimulatedRun:
-    """Returns the keys of a run of the cohort `clients`, kept in memory for the last four cohorts.
+    """Returns new or stored keys for a run of the cohort `clients`.
 
-    If the stored keys were used in `exchange` of `round` or in a later exchange, all stored keys
-    are dropped, and new ones are drawn.
+    The keys of the last four cohorts are stored in memory. If this cohort's keys were used in
+    `exchange` of `round` or later, the keys of all cohorts are dropped, and new ones are drawn.
     """
     run = _resuming(clients)
     if any(ring.next > (round, exchange) for ring in run.rings.values()):

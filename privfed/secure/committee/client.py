@@ -54,9 +54,8 @@ class CommitteeClient:
 
     Args:
       identity: the client's long-term signing key.
-      ring: the client's key ring: its secrets of the run, agreed on with the keys in the book of
-        `terms`.
-      terms: the sum that it expects.
+      ring: the client's secrets of the run, made with the key book of `terms`.
+      terms: the properties of the sum that it expects.
       row: returns the encoded row [length]; called once, at the time of masking, after `ring` has
         stored that the secrets of this exchange are used.
     """
@@ -173,8 +172,8 @@ class CommitteeClient:
     def _draw(self, sender: int, sealed: bytes) -> bytes:
         """Derives this member's numbers for the secrets of `sender` from the key in `sealed`.
 
-        Stores them and returns the root of their hash tree, or zeros if `sealed` cannot be
-        decrypted.
+        Stores them and returns the root `[DIGEST]` of their hash tree. If `sealed` cannot be
+        decrypted, stores nothing and returns zeros.
         """
         key = self._unseal(sender, sealed)
         if key is None:
@@ -186,10 +185,11 @@ class CommitteeClient:
         return levels[-1][0]
 
     def _open(self, ballots: Ballots) -> Disclosure:
-        """Returns this member's numbers for the seeds of survivors and of pairs with dropouts.
+        """Returns this member's numbers that open the survivors' masks.
 
-        Raises `BadMessage` if the votes in `ballots` are invalid, duplicate or fewer than the
-        threshold.
+        They are those for the survivors' fresh seeds, and for the seeds that survivors share with
+        dropouts. Raises `BadMessage` if the votes in `ballots` are duplicate, fewer than the
+        threshold, or not signed by members for the same survivors as this member's vote.
         """
         self._check_votes(ballots.votes)
         shares = []

@@ -77,11 +77,12 @@ def _node(left: bytes, right: bytes) -> bytes:
 
 @dataclass(frozen=True, repr=False)
 class Dealt:
-    """A client's dealing, except the sealed keys: all of it is for the server.
+    """The part of a client's dealing that the server reads: all but the sealed keys.
 
-    Each field concatenates equally long parts. `roots` are those of the hash trees of members'
-    numbers. `corrections` are, for each secret in order, one for each member from place `threshold`
-    on, inclusive. `secrets` are commitments to the secrets.
+    Each field concatenates equally long parts. `roots` has, for each member, the root of the hash
+    tree over the numbers derived from its key. `corrections` has, for each secret in order, one
+    number for each member from place `threshold` to the last (places count from 1): its share minus
+    its derived number. `secrets` has a commitment to each secret.
     """
 
     roots: bytes
@@ -89,7 +90,7 @@ class Dealt:
     secrets: bytes
 
     def fits(self, clients: int, committee: Committee) -> bool:
-        """Whether the sizes match a roster of `clients` and its committee."""
+        """Whether all fields have the sizes for a roster of `clients` and its committee."""
         corrections = clients * (committee.members - committee.threshold + 1)
         sizes = (committee.members * DIGEST, corrections * LENGTH, clients * DIGEST)
         return sizes == (len(self.roots), len(self.corrections), len(self.secrets))
@@ -122,7 +123,7 @@ def deal_secrets(
 
 
 def member_numbers(key: bytes, count: int) -> tuple[int, ...]:
-    """Returns the numbers below 2^256 that a member derives from its `key`: one per secret."""
+    """Returns the `count` numbers below 2^256 that a member derives from `key`, one per secret."""
     digests = (hmac.digest(key, NUMBER.pack(number), "sha256") for number in range(count))
     return tuple(int.from_bytes(digest, "little") for digest in digests)
 
@@ -144,7 +145,7 @@ def member_share(
 
 @functools.lru_cache(maxsize=64)
 def _extension(threshold: int, members: int) -> tuple[tuple[int, ...], ...]:
-    """Returns the Lagrange coefficients of each of the points `threshold` to `members`.
+    """Returns the Lagrange coefficients for each of the points `threshold` to `members`, inclusive.
 
     They give a polynomial's value at that point from its values at 0 to `threshold` - 1.
     """

@@ -39,9 +39,9 @@ from privfed.secure.summation import Aborted, Culprit, Reason
 
 @dataclass(frozen=True)
 class Seats:
-    """The committee of a call: its `members` in order, and `openings`, which checks what they open.
+    """The committee of one `Call`: its `members`, ascending, and the verifier `openings`.
 
-    `identities` has the public signing keys of all clients.
+    `openings` verifies what members open. `identities` has the public signing keys of all clients.
     """
 
     openings: Openings
@@ -63,7 +63,11 @@ class WrongOpening:
         return self.disclosure.sender
 
     def holds(self, seats: Seats) -> bool:
-        """Whether the proof is valid for the survivors and committee in `seats`."""
+        """Whether the proof is valid for the survivors and committee in `seats`.
+
+        A member must have signed both messages and a vote for these survivors, and have opened a
+        number that is not under the root in its ballot, for a survivor whose root is not zeros.
+        """
         survivors, agreed = seats.openings.survivors, seats.openings.agreed
         public = seats.identities.get(self.client, b"")
         vote = MemberVote(self.client, self.ballot.vote)
@@ -82,7 +86,7 @@ class WrongOpening:
         )
 
     def encoded(self) -> bytes:
-        """Returns the bytes of the proof that follow the call and the survivors."""
+        """Returns the bytes of this proof alone, which follow the `Call` and the survivors."""
         return sized(self.ballot.body()) + sized(self.disclosure.body())
 
     @classmethod
@@ -110,7 +114,11 @@ class UnusableDealing:
         return self.dealing.sender
 
     def holds(self, seats: Seats) -> bool:
-        """Whether the proof is valid for the survivors and committee in `seats`."""
+        """Whether the proof is valid for the survivors and committee in `seats`.
+
+        A survivor must have signed the dealing. The `texts` of exactly `threshold` members must be
+        valid openings under its roots, but not yield the secrets that it committed to.
+        """
         opens, dealt, texts = seats.openings, self.dealing.dealt, dict(self.texts)
         if self.client not in opens.survivors or len(texts) != opens.committee.threshold:
             return False
@@ -126,7 +134,7 @@ class UnusableDealing:
         return opens.seeds(self.client, texts, dealt) is None
 
     def encoded(self) -> bytes:
-        """Returns the bytes of the proof that follow the call and the survivors."""
+        """Returns the bytes of this proof alone, which follow the `Call` and the survivors."""
         texts = (COUNT.pack(place) + sized(text) for place, text in self.texts)
         return sized(self.dealing.body()) + COUNT.pack(len(self.texts)) + b"".join(texts)
 
@@ -144,7 +152,10 @@ _KINDS: Mapping[str, type[Evidence]] = {
 
 
 def committee_accusation(evidence: Evidence, call: Call, survivors: tuple[int, ...]) -> Culprit:
-    """Returns the culprit that `evidence` proves, with the proof, for a sum over `survivors`."""
+    """Returns the culprit that `evidence` proves, in a sum of `call` over `survivors`.
+
+    Its proof contains the call and the survivors.
+    """
     names = records([NUMBER.pack(who) for who in survivors])
     proof = call.context + sized(call.body()) + names + evidence.encoded()
     return Culprit(evidence.client, call.round, call.exchange, evidence.reason, proof)
@@ -154,7 +165,8 @@ def proves_violation(culprit: Culprit, terms: RoundTerms) -> bool:
     """Whether the culprit's own signed messages prove the accusation.
 
     `terms` may be those of any sum of the run. The result is False for a count of complaints, which
-    is no proof, and for bytes that are invalid or of another run or configuration.
+    is no proof, and for a proof that is malformed, of another run or configuration, or of another
+    client, round or exchange than the culprit's.
     """
     kind = _KINDS.get(culprit.reason)
     if kind is None:
@@ -173,7 +185,7 @@ def proves_violation(culprit: Culprit, terms: RoundTerms) -> bool:
 
 
 def _seats(call: Call, survivors: tuple[int, ...], terms: RoundTerms) -> Seats:
-    """Returns the members of the committee of a `call`, and the check of their openings.
+    """Returns the committee of a `call`, with the check of its members' openings.
 
     Raises `Aborted` if the call is of another run or configuration, or if the survivors are not
     distinct clients of the call in ascending order.

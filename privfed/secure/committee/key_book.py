@@ -47,9 +47,9 @@ def pair_seed(agreed: bytes, secret: bytes, client: int, other: int) -> bytes:
 
 
 def mask_key(agreed: bytes, seed: bytes) -> bytes:
-    """Returns the key of a mask, under the roster of hash `agreed`.
+    """Returns the key of the mask of `seed`, under the roster of hash `agreed`.
 
-    `seed` is that of a pair, or a client's own.
+    `seed` is the seed of a pair (`pair_seed`), or a client's own fresh seed.
     """
     return derive(seed, agreed, b"committee mask")
 
@@ -91,7 +91,7 @@ class KeyCard(SignedMessage):
 
 @dataclass(frozen=True)
 class KeyBook:
-    """The cards of all clients of the run named `run`; every client knows the book.
+    """The cards of all clients of the run named `run`, by client; every client knows the book.
 
     `identities` are the clients' long-term public signing keys, from a trusted source.
     """

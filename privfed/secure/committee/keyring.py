@@ -76,10 +76,10 @@ class _Chain:
 class Keyring:
     """The secrets that the holder of `card` and its key `pair` shares with all clients of a `book`.
 
-    The book must be checked beforehand. The ring does not keep the private key. The attribute
-    `book` is the book's hash, `next` the first exchange, as (round, exchange), with available
-    secrets. `store` receives the result of `to_bytes` when the ring is created, and before `take`
-    returns secrets.
+    The holder itself is one of these clients. The book must be checked beforehand. The ring does
+    not keep the private key. The attribute `book` is the book's hash, `next` the first exchange, as
+    (round, exchange), with available secrets. `store` receives the result of `to_bytes` when the
+    ring is created, and before `take` returns secrets.
 
     Raises:
       BadMessage: if the book lacks `card`, or `card` has another key than `pair`.
@@ -145,8 +145,8 @@ class Keyring:
 
         Raises:
           BadState: if the bytes are damaged, of another format, client or book, or if the ring
-            still has secrets of exchange `after`, a pair (round, exchange) that its owner knows was
-            answered.
+            still has the secrets of exchange `after`: a pair (round, exchange) that its owner
+            recorded as answered (default: none).
         """
         content, check = data[:-KEY], data[-KEY:]
         if hashlib.sha256(content).digest() != check or content[:3] != _FORMAT[:3]:

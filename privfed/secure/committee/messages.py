@@ -33,7 +33,7 @@ _DOMAIN = b"privfed committee"
 
 @dataclass(frozen=True)
 class Call(WireMessage):
-    """Message of the server to the whole cohort: the properties of the sum, and its roster.
+    """Message of the server to the whole cohort: the sum's round, model and format, and its roster.
 
     `agreement` is the hash of the settings and of the run's key book.
     """
@@ -103,11 +103,12 @@ def _dealt_bytes(dealt: Dealt) -> bytes:
 
 @dataclass(frozen=True)
 class Contribution(ClientMessage):
-    """A client's message in answer to a call: a masked row, and shares that remove its masks.
+    """A client's message in answer to a call: its masked row, and shares of its masks' seeds.
 
     The signature covers the dealing and a hash of the rest, so that the dealing can be verified
     without the row. `sealed` contains, for each member of the committee in order, the encrypted key
-    from which the member draws its shares. `dealt` is for the server.
+    from which the member draws its shares. `dealt` is the part of the dealing that the server
+    reads.
     """
 
     sealed: tuple[bytes, ...]
@@ -169,7 +170,7 @@ def vote_text(agreed: bytes, survivors: tuple[int, ...]) -> bytes:
 
 @dataclass(frozen=True)
 class MemberVote:
-    """A member's signature on the survivors; an honest member signs only one set."""
+    """A member's signature on the survivors; an honest member signs only one set in a sum."""
 
     member: int
     signature: bytes
@@ -209,7 +210,7 @@ class Ballot(ClientMessage):
 
 @dataclass(frozen=True)
 class Ballots(WireMessage):
-    """Message of the server to a member: enough votes of members to open a sum."""
+    """Message of the server to a member: votes of `threshold` members for the same survivors."""
 
     context: bytes
     votes: tuple[MemberVote, ...]
@@ -227,10 +228,10 @@ class Ballots(WireMessage):
 class Disclosure(ClientMessage):
     """Message of a member to the server: the numbers that open survivors' masks.
 
-    `shares` has a text for each survivor whose key the member could decrypt. It contains the
-    member's numbers for the survivor's fresh seed and for the seeds that the survivor shares with
-    dropouts. A proof follows that these numbers are in the hash tree whose root is in the member's
-    ballot.
+    `shares` has a pair for each survivor whose key the member could decrypt: the survivor, and a
+    text. The text contains the member's numbers for the survivor's fresh seed and for the seeds
+    that the survivor shares with dropouts. A proof follows that these numbers are in the hash tree
+    whose root is in the member's ballot.
     """
 
     shares: tuple[tuple[int, bytes], ...]

@@ -79,7 +79,8 @@ class Openings:
           dealt: the client's dealing.
 
         Returns:
-          The seeds; None if one cannot be reconstructed, or is not what the client committed to.
+          The seeds; None if `texts` are fewer than the threshold, or if a seed cannot be
+          reconstructed or is not what the client committed to.
         """
         numbers = self.numbers[client]
         shape = (self.committee.threshold, self.committee.members)

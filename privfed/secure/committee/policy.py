@@ -28,7 +28,7 @@ class Committee:
       clients: clients of the roster.
       members: clients in the committee.
       threshold: smallest number of members that open a sum.
-      survivors: smallest number of rows of a sum.
+      survivors: smallest number of clients whose rows are in a sum.
       corrupt: largest number of clients, members or not, that may collude with the server.
     """
 
@@ -47,8 +47,8 @@ class CommitteePolicy:
       threshold: fraction of a cohort, and of its committee, that must survive.
       colluders: largest fraction of a cohort that may collude with the server.
       members: smallest size of the committee, to which all clients of a smaller cohort belong.
-      size: expected cohort size, a public constant; colluders are a fraction of at least this size,
-        so that a server cannot present a small cohort.
+      size: expected cohort size, a public constant; colluders are a fraction of the larger of this
+        size and the cohort's, so that a server cannot present a small cohort.
     """
 
     threshold: float
@@ -80,7 +80,7 @@ class CommitteePolicy:
         return Committee(clients, members, threshold, survivors, corrupt)
 
     def _lost(self, clients: int) -> int:
-        """Returns the largest number of `clients` that may drop out before the sum is opened."""
+        """Returns floor((1 - `threshold`) * `clients`): the largest number that may drop out."""
         return math.floor((1 - self.threshold) * clients + _EXACT)
 
 
@@ -93,7 +93,7 @@ def _quorum(members: int, corrupt: int) -> int:
 
 
 def drawn(round: int, exchange: int, clients: tuple[int, ...], members: int) -> tuple[int, ...]:
-    """Returns the committee of an exchange: as many of `clients` as `members` says, ascending.
+    """Returns the committee of an exchange: `members` of the `clients` (or all), ascending.
 
     Hashes of round, exchange and client choose them, which distributes the work over clients. The
     guarantees hold for any choice.

@@ -69,13 +69,18 @@ class CommitteeSums(SecureProtocol):
         return CommitteePolicy(self.threshold, self.colluders, self.committee, size)
 
     def least_cohort(self, limits: Limits) -> int:
-        """Returns the smallest cohort: `limits.minimum`, and at least two more than may collude."""
+        """Returns the smallest cohort with which a sum starts.
+
+        It is the largest of `limits.minimum`, 2, and two more than may collude in a cohort of the
+        expected size.
+        """
         return max(super().least_cohort(limits), self.policy(limits.size).corrupt(0) + 2)
 
     def fewest(self, limits: Limits) -> int:
         """Returns the smallest number of survivors with which a sum is opened.
 
-        It is at least `threshold` * `least_cohort`, and at least the colluders plus two.
+        It is the largest of `limits.least(least_cohort)`, `threshold` * `least_cohort` rounded up,
+        and two more than may collude in a cohort of the expected size.
         """
         least_cohort = self.least_cohort(limits)
         stay = math.ceil(self.threshold * least_cohort - _EXACT)
@@ -117,7 +122,7 @@ class CommitteeSums(SecureProtocol):
     def _members(self, clients: int) -> tuple[int, int]:
         """Returns the committee's size for `clients`, and the number of members that open a sum.
 
-        Both are `clients` if no committee gives the guarantees.
+        Both are `clients` if these are too few for the number that may collude.
         """
         try:
             committee = self.policy(0).committee(clients)

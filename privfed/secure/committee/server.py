@@ -95,8 +95,8 @@ class CommitteeServer:
     def proceed(self) -> Mapping[int, FromServer]:
         """Ends the current step; returns the messages of the next one, by receiving client.
 
-        Raises `Aborted` if too few clients or members remain, if garbled shares of a client stop
-        the sum, or after the session has ended.
+        Raises `Aborted` if too few clients or members remain, if too few members hold usable shares
+        of a client that sent garbled ones, or after the session has ended.
         """
         self._require_alive()
         self._step += 1
@@ -171,7 +171,7 @@ class CommitteeServer:
             )
 
     def _good(self, member: int) -> set[int]:
-        """Returns the survivors whose root in the member's ballot is the one that they dealt."""
+        """Returns the survivors whose dealing has the root for this member that its ballot has."""
         place = self._place(member)
         pairs = zip(self._survivors, self._ballots[member].roots, strict=True)
         return {who for who, root in pairs if root == self._root(who, place)}
@@ -239,7 +239,7 @@ class CommitteeServer:
         self._culprits.setdefault(evidence.client, culprit)
 
     def _require(self, left: Collection[int], did: str) -> None:
-        """Raises `Aborted` if fewer members than the threshold are `left`.
+        """Raises `Aborted` if `left`, the remaining members, are fewer than the threshold.
 
         `did` completes the message "too few members of the committee ...".
         """

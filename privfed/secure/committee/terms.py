@@ -21,7 +21,7 @@ def _settings(codec: Codec, policy: CommitteePolicy, limits: Limits, book: bytes
 
 @dataclass(frozen=True)
 class RoundTerms:
-    """The terms of one sum, which every party knows without receiving a message.
+    """The properties of one sum, which every party knows without receiving a message.
 
     The keys in `book` were verified when the run began.
     """
@@ -35,13 +35,13 @@ class RoundTerms:
     book: KeyBook
 
     def call(self, clients: tuple[int, ...]) -> Call:
-        """Returns the message that calls the cohort `clients` to this sum, with its properties."""
+        """Returns the server's message that starts this sum with the cohort `clients`."""
         agreed = _settings(self.codec, self.policy, self.limits, self.book.digest)
         shape = (self.codec.bits, self.codec.length)
         return Call(self.round, self.exchange, self.model_hash, *shape, agreed, clients)
 
     def require(self, call: Call) -> None:
-        """Raises `BadMessage` unless `call` is of this sum and configuration, with a valid roster.
+        """Raises `BadMessage` unless `call` has this sum's properties, settings and a valid roster.
 
         A roster has distinct clients of the book, in ascending order, at most `limits.capacity`.
         """

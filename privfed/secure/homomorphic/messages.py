@@ -42,7 +42,7 @@ class _Signed(SignedMessage):
 
 @dataclass(frozen=True)
 class Opening(_Signed):
-    """Message of the key holder to all parties: the sum's parameters, and the encryption key.
+    """Message of the key holder to all parties: the sum's properties, and the encryption key.
 
     Its hash is the session's context; 32 fresh random bytes in `nonce` make it unique. `agreed` is
     the hash of the parties' configuration (`privfed.secure.agreement`).
@@ -117,7 +117,8 @@ class _Encrypted(_Signed):
     def ciphertexts(self, scheme: Scheme, key: Any, length: int) -> list[Any]:
         """Returns the ciphertexts of a row `[length]`.
 
-        Raises `BadMessage` unless their number and sizes fit the row, and they belong to `key`.
+        Raises `BadMessage` unless their number and sizes fit the row, and their form and parameters
+        those of the scheme and `key`.
         """
         sizes = scheme.blocks(length)
         if len(self.blocks) != len(sizes):

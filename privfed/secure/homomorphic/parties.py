@@ -104,7 +104,7 @@ class PartyDirectory:
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms of a sum as a party knows them before any message."""
+    """The properties of a sum that a party knows before any message."""
 
     session: Session
     scheme: Scheme
@@ -126,7 +126,7 @@ class Terms:
 
     @property
     def largest(self) -> int:
-        """The largest absolute value in what a party sends: a row, or a site's sum of all rows."""
+        """The largest absolute value in a row, or with sites in one site's sum of all rows."""
         return self.codec.largest * (self.limits.rows if self.limits.sites else 1)
 
     @property

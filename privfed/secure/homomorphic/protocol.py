@@ -196,7 +196,7 @@ class Bfv(_Homomorphic):
         return limits.size / self.fewest(limits)
 
     def colluders_tolerated(self, limits: Limits) -> float:
-        """Returns 1.0, all clients, or with sites their number.
+        """Returns 1.0 (all clients); with sites, the number of sites.
 
         Colluding clients receive no other client's row, encrypted or not, and the key holder only
         the sum.
@@ -206,8 +206,7 @@ class Bfv(_Homomorphic):
     def colluding(self, limits: Limits) -> float:
         """Returns the largest fraction of counted noise that the key holder knows.
 
-        It knows max(1, floor(`colluders` * `size`)) shares, its own included, of at least `fewest`
-        shares in a sum.
+        It is max(1, floor(`colluders` * `size`)) shares, its own included, divided by `fewest`.
         """
         return max(1, math.floor(self.colluders * limits.size + 1e-9)) / self.fewest(limits)
 

@@ -160,7 +160,7 @@ class Scheme(ABC):
 
     @property
     def scale(self) -> float:
-        """The factor by which a number is multiplied before it is encrypted."""
+        """The factor by which a number is multiplied before it is encrypted; 1 for BFV."""
         return 1.0
 
     def blocks(self, length: int) -> list[int]:
@@ -195,7 +195,7 @@ class Scheme(ABC):
         """Returns SEAL's ciphertext from the bytes of TenSEAL's vector of `size` numbers.
 
         The other bytes do not affect the sum, so a sender could choose them freely. Raises
-        `BadMessage` unless they state the sizes `[size]` and this scheme's scale.
+        `BadMessage` unless they state this `size` and, for CKKS, the scale.
         """
         start = bytes_field(1, varint(size))
         inner = data[len(start) + _PREFIX : len(data) - len(self._end)]

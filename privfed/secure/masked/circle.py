@@ -34,17 +34,17 @@ class CircleShape(NamedTuple):
 def sparsest_circle(clients: int, corrupt: int, lost: int, degree: int = 0) -> CircleShape | None:
     """Returns the smallest number of neighbours with this module's guarantees, and the threshold.
 
-    Returns None for the complete graph: if no other has the guarantees, or `degree` is at least
-    `clients` - 1.
+    If `degree` is given, returns that number. Returns None for the complete graph: if no smaller
+    degree has the guarantees, or `degree` is at least `clients` - 1.
 
     Args:
       clients: clients of the roster.
       corrupt: clients that may collude.
       lost: clients that may drop out.
-      degree: number of neighbours to use; 0 for the smallest possible.
+      degree: number of neighbours to use, even; 0 for the smallest possible.
 
     Raises:
-      Aborted: if `degree` is given but does not give the guarantees.
+      Aborted: if `degree` is from 1 to `clients` - 2 and does not give the guarantees.
     """
     least, most = (degree, degree) if degree else (2, clients - 2)
     if degree >= clients - 1:
@@ -92,7 +92,6 @@ def tail(clients: int, marked: int, degree: int) -> NDArray[np.float64]:
 
 
 def _log_choose(n: int, k: int) -> float:
-    """Returns log(n choose k) for integers 0 <= k <= n."""
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 

@@ -52,7 +52,7 @@ class MaskingClient(ClientMemory):
       identity: its long-term signing key.
       directory: long-term public key of each client.
       policy: its own requirements.
-      expected: the sum that it expects.
+      expected: round, exchange, model and codec of the sum that it expects.
       row: returns the encoded row [length]; called once, at the time of masking.
       limits: limits of the sum.
       noise: layers of noise that are added to the row, with keys drawn afresh for each session;
@@ -290,10 +290,12 @@ class MaskingClient(ClientMemory):
                 raise BadMessage("not attested", "a neighbour did not mask with this client")
 
     def _unmask(self, votes: Votes) -> Unmask:
-        """Returns a share of each client's seed, if that client survived, or of its mask key.
+        """Returns the message with one share per client whose shares this client holds.
 
-        These are the clients whose shares this client holds. Shares of layers of noise are added.
-        Raises `BadMessage` if the votes do not suffice.
+        It is a share of a survivor's seed, or of a dropout's mask key. For each survivor that must
+        remove layers of noise, the message also has a share of the seed of the first such layer
+        (`_too_much`). Raises `BadMessage` if the votes are too few, duplicate, of clients that may
+        not vote, or not signed for the same survivors as this client's vote.
         """
         voters = [vote.sender for vote in votes.votes]
         if len(set(voters)) != len(voters) or not set(voters) <= self._voters:

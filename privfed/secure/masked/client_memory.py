@@ -149,10 +149,10 @@ class ClientMemory(ABC):
         limits: Limits,
         noise: ClientNoise | None = None,
     ) -> Self:
-        """Restores the client that wrote `data` by `to_bytes`, with its original arguments.
+        """Restores the client that wrote `data` by `to_bytes`; other arguments must be the same.
 
         Raises:
-          BadState: if the bytes are damaged, of another format or of another client.
+          BadState: if the bytes are damaged, of another format, client or configuration.
         """
         reader = StateReader(data)
         client = cls(reader.me, identity, directory, policy, expected, row, limits, noise)

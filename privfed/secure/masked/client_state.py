@@ -58,7 +58,7 @@ class PartyTerms:
 
     @property
     def digest(self) -> bytes:
-        """The hash `[32]` of these terms and of the protocol version."""
+        """The hash `[32]` of all fields and of the protocol version."""
         return agreement(state="masks", terms=self)
 
 
@@ -67,7 +67,7 @@ class Progress:
     """A party's progress: how often its state was stored (`commits`), and its last answer.
 
     `question` is the SHA-256 hash of the message to which `answer` was given. `row_requested` is
-    set before the row is computed, which happens only once.
+    True from the moment before the row is computed, which happens only once.
     """
 
     commits: int = 0
@@ -120,10 +120,10 @@ class PartyState:
 
 
 class StateReader:
-    """Parses a state: the client's number `me` at once, and all else by `state`, given the terms.
+    """Parses a state: the client's number `me` at once, all else by `state`.
 
     Raises:
-      BadState: if the bytes are damaged, of another format or of another client.
+      BadState: if the bytes are damaged or of another format.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -138,7 +138,7 @@ class StateReader:
         self._terms, self.me = self._reader.take(KEY), self._reader.number()
 
     def state(self, terms: PartyTerms) -> PartyState:
-        """Returns the state of a client with these `terms`. Raises `BadState` for any other."""
+        """Returns the state. Raises `BadState` if it is damaged or bound to other `terms`."""
         if self._terms != terms.digest:
             raise BadState(
                 "foreign",

@@ -73,11 +73,13 @@ class CommittedParty:
         return self._client.progress.commits
 
     def handle(self, message: bytes) -> bytes:
-        """Returns the answer to the server's next message, or the same bytes for the same message.
+        """Returns the answer to the server's next message.
+
+        If the last answered message arrives again, returns the same bytes.
 
         Raises:
           Aborted: usually a `BadMessage`. The state is unchanged if the bytes are no message, or if
-            another message of this step was answered before. If the client refuses the message, the
+            another message of its type was answered before. If the client refuses the message, the
             session ends.
         """
         if not self._idle:
@@ -100,17 +102,17 @@ class CommittedParty:
         return answer
 
     def end(self) -> None:
-        """Commits a final state, after which the party answers no message and repeats no answer."""
+        """Stores a final state, after which the party answers no message and repeats no answer."""
         self._client.end()
         self._lost = True
         self._commit(replace(self._client.progress, question=bytes(KEY), answer=b""))
 
     def sends_row(self, message: bytes) -> bool:
-        """Whether the answer to `message` is the row. Raises `Aborted` if it is malformed."""
+        """Whether `message` is an `Inbox`, answered by the row. Raises `Aborted` if malformed."""
         return isinstance(decode(message), Inbox)
 
     def _claim_the_row(self, message: Message) -> None:
-        """Stores durably that the row is about to be computed, if it is the answer to `message`."""
+        """Stores durably that the row is about to be computed, if `message` is an `Inbox`."""
         if isinstance(message, Inbox) and not self._lost:
             self._commit(replace(self._client.progress, row_requested=True))
 

@@ -76,7 +76,11 @@ class WrongShare:
         return self.unmask.sender
 
     def holds(self, roster: Roster, directory: Directory) -> bool:
-        """Whether the proof is valid under the roster."""
+        """Whether the proof is valid under the roster.
+
+        The client must have signed `unmask`, which acknowledges `hashes`, and revealed in it a
+        share whose hash differs from these.
+        """
         unmask, agreed, me = self.unmask, roster.agreed(), self.client
         if not unmask.signed_by(directory.get(me, b"")):
             return False
@@ -90,7 +94,7 @@ class WrongShare:
         )
 
     def encoded(self) -> bytes:
-        """Returns the bytes of the proof that follow the invitation and the roster."""
+        """Returns the bytes of this proof alone, which follow the invitation and the roster."""
         pairs = [NUMBER.pack(dealer) + sized(hashes) for dealer, hashes in self.hashes]
         return sized(self.unmask.body()) + COUNT.pack(len(pairs)) + b"".join(pairs)
 
@@ -120,7 +124,11 @@ class WrongDealing:
         return self.dealing.sender
 
     def holds(self, roster: Roster, directory: Directory) -> bool:
-        """Whether the proof is valid under the roster, which holds the client's advertised keys."""
+        """Whether the proof is valid under the roster, which holds the client's advertised keys.
+
+        The client must have signed the dealing, and exactly `threshold` shares with the signed
+        hashes must not reconstruct its secret.
+        """
         dealing, agreed, me = self.dealing, roster.agreed(), self.client
         if not dealing.signed_by(directory.get(me, b"")):
             return False
@@ -144,7 +152,7 @@ class WrongDealing:
         return not gives_its_secret(dealing, agreed, mask_key, self.which, secret)
 
     def encoded(self) -> bytes:
-        """Returns the bytes of the proof that follow the invitation and the roster."""
+        """Returns the bytes of this proof alone, which follow the invitation and the roster."""
         return sized(self.dealing.body()) + COUNT.pack(self.which) + shares_bytes(self.shares)
 
     @classmethod
@@ -161,7 +169,10 @@ _KINDS: Mapping[str, type[Evidence]] = {kind.reason: kind for kind in (WrongShar
 def accusation(
     evidence: Evidence, invitation: Invitation, roster: Roster, keys: Advertise
 ) -> Culprit:
-    """Returns the culprit with its proof; `keys` are the keys that the culprit advertised."""
+    """Returns the culprit that `evidence` proves; the proof contains the invitation and the roster.
+
+    `keys` are the keys that the culprit advertised; a proof of a wrong dealing contains them.
+    """
     shown = replace(roster, keys=(keys,) if isinstance(evidence, WrongDealing) else ())
     about = invitation.context + sized(invitation.body()) + sized(shown.body())
     proof = about + evidence.encoded()
@@ -203,7 +214,7 @@ def _advertised(roster: Roster, client: int, directory: Directory) -> bytes | No
 
 @dataclass(frozen=True)
 class Blame:
-    """Collects the `culprits` of a session, each with its first proof.
+    """Collects the `culprits` of a session, by client, each with the first evidence against it.
 
     At most `corrupt` holders of a client's shares are Byzantine, so one more complaint shows that
     the client distributed garbled shares.

@@ -53,7 +53,10 @@ class Graph:
         return self.degree == self.clients - 1
 
     def holders(self, me: int, near: Iterable[int]) -> tuple[int, ...]:
-        """Returns the holders of shares of the secrets of `me`, whose neighbours are `near`."""
+        """Returns the holders of shares of the secrets of `me`: `near`, its neighbours.
+
+        On the complete graph `me` is one of the holders, too.
+        """
         return tuple(sorted((*near, me))) if self.complete else tuple(near)
 
     def edge_key(self, seed: bytes, agreed: bytes) -> bytes:
@@ -72,7 +75,7 @@ class Graph:
         return circle.neighbours(edge_key, clients, self.degree, me)
 
     def voters(self, holders: Iterable[int], survivors: Iterable[int]) -> Set[int]:
-        """Returns the clients whose votes count for a client: its surviving `holders`.
+        """Returns the clients whose votes count for a client: its `holders`.
 
         On a random graph these are all `survivors`.
         """
@@ -81,7 +84,8 @@ class Graph:
     def votes(self, least: int) -> int:
         """Returns the number of votes that a client requires before it unmasks a sum.
 
-        It is `threshold`; on a random graph it ensures that the sum has at least `least` clients.
+        It is `threshold`; on a random graph it is max(`survivors`, `least` + `isolated`), so that
+        the sum has at least `least` clients.
         """
         return self.threshold
 
@@ -98,7 +102,7 @@ class Graph:
 
     @property
     def trials(self) -> tuple[int, float]:
-        """The number of a client's possible neighbours, and each one's probability (1 if fixed)."""
+        """The number of a client's possible neighbours, and the probability that each is one."""
         return self.degree, 1.0
 
     def resists_malicious_server(self, corrupt: int) -> bool:
@@ -108,7 +112,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class RandomGraph(Graph):
-    """A graph of independent edges, which the roster's hash determines; `degree` is the average.
+    """A graph of independent edges that the roster's hash determines; `degree` is the mean degree.
 
     Up to `isolated` voters are in no sum, so `survivors` is at least the guaranteed number of
     clients in a sum plus `isolated`.

@@ -74,7 +74,10 @@ class ClientNoise:
         return self.keys.derived(purpose).bits(KEY // 8).tobytes()
 
     def draw(self, clients: int, seeds: tuple[bytes, ...], length: int) -> Integers:
-        """Returns one client's noise `[length]` among `clients`: its base and layers of `seeds`."""
+        """Returns one client's noise `[length]` among `clients`: its base and layers of `seeds`.
+
+        The base is the part of the noise that is never removed.
+        """
         total = np.zeros(length, dtype=np.int64)
         self.add(total, clients, seeds)
         return total

@@ -49,7 +49,7 @@ class SitePolicy:
 
     @property
     def smallest(self) -> int:
-        """The smallest roster that is accepted."""
+        """The smallest number of sites in a roster that is accepted."""
         return self.minimum
 
     def corrupt(self, clients: int) -> int:
@@ -94,9 +94,10 @@ class Policy:
       colluders: largest fraction of a cohort that may collude with the server.
       threat: whether the server follows the protocol ("curious") or may deviate ("malicious").
       neighbours: neighbours of each client; 0 chooses the number from the cohort.
-      size: expected cohort size, a public constant; colluders are a fraction of at least this size.
+      size: expected cohort size, a public constant; colluders are a fraction of the larger of this
+        size and the cohort's.
       admitted: smallest cohort accepted, so that the server cannot present a small one; 0 for
-        `threshold` times `size`.
+        `threshold` times `size`, rounded up.
       layered: whether noise is in layers, which excludes random graphs.
     """
 
@@ -110,7 +111,7 @@ class Policy:
 
     @property
     def smallest(self) -> int:
-        """The smallest cohort that is accepted."""
+        """The smallest cohort that is accepted, at least 2."""
         return max(2, self.admitted or math.ceil(self.threshold * self.size - _EXACT))
 
     def counted_of(self, clients: int) -> int:
@@ -129,13 +130,13 @@ class Policy:
         return _graph(self, clients)
 
     def resists_malicious_server(self, graph: Graph) -> bool:
-        """Whether a malicious server that misreports dropouts still learns only a sum."""
+        """Whether a malicious server that misreports dropouts still learns only one sum."""
         return graph.resists_malicious_server(self.corrupt(graph.clients))
 
     def least_threshold(self, clients: int) -> int:
         """Returns the number of `clients` that must survive on the complete graph.
 
-        The number t is at least the configured one, and at least two more than may collude: a
+        The number t is at least `clients` - `lost`, and at least two more than may collude: a
         client holds one of its own shares, and at least one other honest client must help. If the
         configured fractions imply 2 t > n + k, for n clients of whom k may collude, t is large
         enough that this inequality also holds for integer counts, for any admitted cohort.

@@ -82,8 +82,8 @@ class MaskedSums(SecureProtocol):
 
         Args:
           size: expected cohort size.
-          admitted: smallest cohort accepted if the key `admitted` is 0; if both are 0, the default
-            of `Policy`.
+          admitted: smallest cohort accepted if the key `admitted` is 0; if both are 0, `threshold`
+            times `size`.
           layered: whether noise is in layers.
         """
         return Policy(
@@ -118,10 +118,10 @@ class MaskedSums(SecureProtocol):
         return max(super().least_cohort(limits), self.within(limits).smallest)
 
     def least_admitted(self, limits: Limits) -> int:
-        """Returns the smallest value that a plan may choose for `Limits.admitted`.
+        """Returns the smallest permitted `Limits.admitted` (smallest cohort that starts a sum).
 
-        It is `least_cohort` if the key `admitted` is set. Otherwise it is at least two more than
-        the clients that may collude.
+        It is `least_cohort` if the key `admitted` is set. Otherwise it is the largest of `minimum`,
+        2, and two more than may collude in a cohort of the expected size.
         """
         return self.least_cohort(limits) if self.admitted else self._needed(limits)
 
@@ -131,7 +131,8 @@ class MaskedSums(SecureProtocol):
     def fewest(self, limits: Limits) -> int:
         """Returns the smallest number of survivors of a completed sum, over all cohorts.
 
-        It is `minimum` for sites, and for clients at least `threshold` * `least_cohort`.
+        It is `minimum` for sites. For clients it is the larger of `limits.least(least_cohort)` and
+        `threshold` * `least_cohort`, rounded up.
         """
         if limits.sites:
             return limits.minimum
@@ -204,7 +205,7 @@ class MaskedSums(SecureProtocol):
         return min(1.0, missing + few)
 
     def _graph(self, clients: int, layers: int) -> Graph:
-        """Returns the graph on `clients`; the complete graph if no graph gives the guarantees."""
+        """Returns the graph on `clients`; a complete graph if no graph gives the guarantees."""
         try:
             return self.policy(0, layered=layers > 0).graph(clients)
         except Aborted:
@@ -272,10 +273,11 @@ class MaskedSums(SecureProtocol):
     def resists_malicious_server(self, limits: Limits) -> bool:
         """Whether a malicious server can open only sums of enough clients.
 
-        The server chooses which cohort it reports to which client. So the condition must hold for
-        every cohort size at which clients accept a roster and unmask a sum. Unless `threat` is
-        "malicious", the result is False if a cohort may have more than 200 clients: their graph may
-        be the sparse graph of SecAgg+, which does not resist.
+        For sites the condition is that of `SitePolicy`. The server chooses which cohort it reports
+        to which client. So the condition must hold for every cohort size at which clients accept a
+        roster and unmask a sum. Unless `threat` is "malicious", the result is False if a cohort may
+        have more than 200 clients: their graph may be the sparse graph of SecAgg+, which does not
+        resist.
         """
         policy = self.within(limits)
         if limits.sites:

@@ -93,7 +93,7 @@ def sparsest_shape(clients: int, corrupt: int, lost: int) -> Shape | None:
 
 
 def _keeps(clients: int, corrupt: int, lost: int, degree: int) -> Shape | None:
-    """Returns the shape with which `degree` neighbours give the guarantees; None if none does."""
+    """Returns the shape of mean degree `degree`; None if it does not give the guarantees."""
     p, most = degree / (clients - 1), -(_SECURE + _PARTS) * math.log(2)
     threshold = _least_left(clients, lost, p)
     if not threshold or log_surrounded(clients, corrupt, p, threshold) > most:
@@ -113,7 +113,7 @@ def _keeps(clients: int, corrupt: int, lost: int, degree: int) -> Shape | None:
 
 
 def _least_left(clients: int, lost: int, p: float) -> int:
-    """Returns a number of neighbours that all clients keep, except with probability 2^-20.
+    """Returns the number of neighbours that all clients keep, except with probability 2^-20.
 
     `lost` clients drop out, and each edge exists with probability `p`.
     """
@@ -126,7 +126,8 @@ def _least_left(clients: int, lost: int, p: float) -> int:
 def log_at_least(trials: ArrayLike, p: ArrayLike, count: ArrayLike) -> Numbers:
     """Upper bound on log P[Binomial(trials, p) >= count], by Chernoff's inequality.
 
-    It is 0 below the mean. Shapes follow from NumPy's broadcasting; 0 < p < 1.
+    It is 0 for a count up to the mean, and -inf for one above `trials`. Shapes follow from NumPy's
+    broadcasting; 0 < p < 1.
     """
     n, p, count = np.broadcast_arrays(*(np.asarray(x, dtype=float) for x in (trials, p, count)))
     part = np.clip(count / np.maximum(n, 1), 0, 1)
@@ -212,8 +213,8 @@ def edge_key(agreed: bytes) -> bytes:
 def partners(key: bytes, clients: tuple[int, ...], degree: int, me: int) -> tuple[int, ...]:
     """Returns the neighbours of `me`, in order; both ends of an edge compute the same from `key`.
 
-    The draw for two clients is the first word of the AES-256 encryption of a block that holds their
-    numbers, the smaller first.
+    Two clients are neighbours if a word of 64 bits is below 2^64 `degree` / (n - 1). It is the
+    first word of the AES-256 encryption of a block that holds their numbers, the smaller first.
     """
     all_clients = _numbers(clients)
     blocks = np.stack([np.minimum(all_clients, me), np.maximum(all_clients, me)], 1)

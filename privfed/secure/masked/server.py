@@ -335,7 +335,10 @@ class MaskingServer:
             return unmasking.total(self._sum), len(self._senders)
 
     def _require(self, left: set[int], did: str) -> None:
-        """Raises `Aborted` unless `left` contains enough holders of every client's shares."""
+        """Raises `Aborted` unless `left` can restore all clients' secrets (`recoverable`).
+
+        `did` completes the message "too few clients ...".
+        """
         members = self._members
         if not recoverable(members.graph, members.near, self._sharers, left):
             raise Aborted(f"too few clients {did}")

@@ -57,15 +57,15 @@ def _value(coefficients: tuple[int, ...], place: int) -> int:
 
 
 def reconstruct(shares: Mapping[int, int], threshold: int) -> bytes:
-    """Reconstructs the secret `[32]` from the `threshold` shares at the smallest places.
+    """Reconstructs the secret `[32]` from `threshold` shares, those at the smallest places.
 
     Args:
       shares: values by place.
       threshold: number of shares that reconstruct the secret.
 
     Raises:
-      ValueError: if there are fewer shares, a place or value is outside the field, or no 32-byte
-        secret fits, so that some share is wrong.
+      ValueError: if there are fewer shares, a place or value is outside the field, or the result
+        exceeds 32 bytes, since some share is wrong.
     """
     if len(shares) < threshold:
         raise ValueError(f"{len(shares)} shares; expected at least {threshold}")
@@ -107,7 +107,8 @@ def corrected(shares: Mapping[int, int], threshold: int) -> bytes | None:
 
     Returns:
       The secret; None if there are fewer than `threshold` shares, or if every polynomial of degree
-      below `threshold` with a 32-byte secret differs from more shares.
+      below `threshold` with a 32-byte secret differs from more than half of the shares in excess of
+      `threshold`.
     """
     places = tuple(sorted(shares))
     if len(places) < threshold:

@@ -35,7 +35,7 @@ _NAMES = {SEED: "a client's seed", MASK_KEY: "a client's mask key", LAYERS: "a l
 
 @dataclass(frozen=True)
 class Members:
-    """The `clients` of a roster with the hash `agreed`, their graph, neighbours and public keys.
+    """The `clients` of a roster of hash `agreed`, their graph, neighbours and public mask keys.
 
     `expected` is the number of parties over which layers of noise are sized: with pinned sites, all
     sites; otherwise the clients of the roster.
@@ -50,7 +50,7 @@ class Members:
 
     @cached_property
     def places(self) -> Mapping[int, int]:
-        """The point, from 1, at which each client's shares evaluate the polynomials."""
+        """The evaluation point of each client's shares: 1, 2, ... in the roster's order."""
         return {client: place for place, client in enumerate(self.clients, start=1)}
 
     def layers(self, noise: Layers | None) -> int:
@@ -126,7 +126,7 @@ class Unmasking:
         return {needed: secret for needed, secret in secrets.items() if secret is not None}
 
     def _opened(self) -> dict[Secret, dict[int, int]]:
-        """Returns the good shares of each needed secret, by holder.
+        """Returns the good shares of each secret that opens the sum, by holder.
 
         Wrong shares are left out, and their senders proved Byzantine.
         """
@@ -180,7 +180,7 @@ class Unmasking:
                 self.masks.apply(total, key, subtract=gone < other)
 
     def _remove_layers(self, total: Words, first: int, seed: bytes) -> None:
-        """Subtracts one client's layers of noise from number `first` on, given its seed."""
+        """Subtracts one client's layers of noise from number `first` on; `seed` is that layer's."""
         if self.layers is None:
             return
         for number in range(first, self.members.layers(self.layers) + 1):

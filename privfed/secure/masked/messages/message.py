@@ -15,7 +15,7 @@ from privfed.secure.primitives import KEY, SIGNATURE, SignedMessage
 class WireMessage(ABC):
     """A frozen value with a unique encoding in bytes.
 
-    The encoding is the format, the kind, the session's context, and a body.
+    The encoding is the format, the number of the message's kind, the session's context, and a body.
     """
 
     kind: ClassVar[int]
@@ -102,7 +102,7 @@ class ClientMessage(WireMessage, SignedMessage):
         """Returns the bytes that follow the sender's number."""
 
     def parts(self) -> tuple[Bytes, ...]:
-        """Returns the content as consecutive byte strings, which need not be joined."""
+        """Returns the content as consecutive parts, so that long ones need not be copied."""
         return (self.content(),)
 
     def covered(self) -> tuple[Bytes, ...]:

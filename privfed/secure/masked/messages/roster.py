@@ -58,7 +58,7 @@ _ADVERTISED = struct.Struct(f"<Q{KEY}s{KEY}s{KEY}s{SIGNATURE}s")
 
 @dataclass(frozen=True)
 class Invitation(WireMessage):
-    """Message of the server to all clients: describes the sum; its hash is the session's context.
+    """Message of the server to all clients: the sum's properties. Its hash is the context.
 
     `session` is a random number `[32]` of the server; `agreement` is the hash of the configuration.
     """
@@ -144,7 +144,7 @@ class Roster(WireMessage):
     kind: ClassVar[int] = 3
 
     def agreed(self) -> bytes:
-        """Returns the hash of the part that is the same in every client's roster."""
+        """Returns the hash of the context and of all that is the same in every client's roster."""
         return hashlib.sha256(b"privfed roster" + self.context + self._common()).digest()
 
     def _common(self) -> bytes:
@@ -169,6 +169,6 @@ class Roster(WireMessage):
 def _common(
     clients: tuple[int, ...], nonces: tuple[bytes, ...], degree: int, threshold: int, seed: bytes
 ) -> bytes:
-    """Returns the bytes of the part that is the same in every client's roster; cached."""
+    """Returns the bytes of all but the keys, the same in every client's roster; cached."""
     members = records([_MEMBER.pack(*pair) for pair in zip(clients, nonces, strict=True)])
     return members + NUMBER.pack(degree) + NUMBER.pack(threshold) + seed

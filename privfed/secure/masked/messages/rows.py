@@ -92,7 +92,7 @@ class Shares(ClientMessage):
 
 @dataclass(frozen=True)
 class Inbox(WireMessage):
-    """Message of the server to one client: its neighbours' sealed shares, and their hashes."""
+    """Message of the server to one client: neighbours' sealed shares, and the hashes of these."""
 
     context: bytes
     sealed: SealedShares

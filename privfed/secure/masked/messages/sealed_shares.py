@@ -50,7 +50,7 @@ def read_shares(text: bytes, sender: int, receiver: int, count: int) -> tuple[in
 
 
 def values_of(text: bytes) -> tuple[int, ...]:
-    """Returns the values of shares that `text` contains one after another."""
+    """Returns the numbers in `text`, each of `LENGTH` bytes."""
     starts = range(0, len(text), LENGTH)
     return tuple(int.from_bytes(text[at : at + LENGTH], "little") for at in starts)
 
@@ -85,7 +85,7 @@ def share_hashes(agreed: bytes, dealer: int, holder: int, shares: tuple[int, ...
 
 
 def hash_of(hashes: bytes, which: int) -> bytes:
-    """Returns the hash of the share of secret `which` from the concatenated `hashes`."""
+    """Returns hash number `which` (from 0, as in `share_hash`) of the concatenated `hashes`."""
     return hashes[which * HASH : (which + 1) * HASH]
 
 

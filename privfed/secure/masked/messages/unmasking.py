@@ -38,7 +38,7 @@ class Survivors(WireMessage):
     kind: ClassVar[int] = 7
 
     def vote_text(self, agreed: bytes) -> bytes:
-        """Returns the text that agreeing clients sign under the roster with the hash `agreed`."""
+        """Returns the text that voters for these survivors sign under the roster hash `agreed`."""
         return b"privfed survivors" + agreed + b"".join(map(NUMBER.pack, self.clients))
 
     def body(self) -> bytes:
@@ -57,7 +57,7 @@ class Survivors(WireMessage):
 class Vote(WireMessage):
     """Message of a client to the server: its signature on the survivors.
 
-    An honest client signs only one set of survivors.
+    An honest client signs only one set of survivors in a session.
     """
 
     context: bytes
@@ -80,7 +80,7 @@ class Vote(WireMessage):
 
 @dataclass(frozen=True)
 class Votes(WireMessage):
-    """Message of the server to one client: the votes that count for it, all on the same survivors.
+    """Message of the server to one client: votes for the same survivors, by its `Graph.voters`.
 
     `gone` is the server's count of dropouts from the roster, for the removal of layers of noise.
     """
@@ -104,10 +104,11 @@ class Unmask(ClientMessage):
     """Message of a client to the server: the shares that remove masks.
 
     For each client whose shares it holds, it reveals one: of a survivor's seed (`seeds`) or of a
-    dropout's mask key (`keys`). `layers` contains, for each survivor, the number (from 1) of the
-    first layer that is to be removed at the larger of the server's and this client's counts of
-    dropouts, and a share of that layer's seed. `acknowledged` is a hash of the hashes of the shares
-    that the client received; revealed shares must have these hashes.
+    dropout's mask key (`keys`). `layers` contains, for each of these survivors that does not keep
+    all layers, the number (from 1) of the first layer to be removed, and a share of that layer's
+    seed. The number follows from the larger of the server's and this client's counts of dropouts.
+    `acknowledged` is a hash of the hashes of the shares that the client received; revealed shares
+    must have these hashes.
     """
 
     seeds: OpenShares
@@ -118,7 +119,10 @@ class Unmask(ClientMessage):
 
     @property
     def shares(self) -> Iterator[tuple[int, int, int]]:
-        """All shares in this message: a client, the number of its secret, and the value."""
+        """All shares in this message: a client, the number of its secret, and the share's value.
+
+        The number is `SEED`, `MASK_KEY`, or `LAYERS` and above.
+        """
         for which, shares in ((SEED, self.seeds), (MASK_KEY, self.keys)):
             yield from ((who, which, value) for who, value in shares)
         yield from ((who, LAYERS + layer - 1, value) for who, layer, value in self.layers)
@@ -139,7 +143,7 @@ class Unmask(ClientMessage):
 
 
 def shares_bytes(shares: OpenShares) -> bytes:
-    """Returns the bytes of `shares`, each with the number of a client."""
+    """Returns the bytes of `shares`, pairs of a client and the value of a share."""
     return records([_SHARE.pack(who, _bytes_of(value)) for who, value in shares])
 
 
