@@ -34,7 +34,7 @@ class Origin:
 
     Attributes:
       id: id of the run.
-      population: a description, in JSON values, of the population that the run trained on.
+      population: the population of the run, as its ledger's terms state it; empty if they do not.
       head: head of the run's ledger when the model was stored, in hexadecimal digits; "" if
         unknown.
     """
