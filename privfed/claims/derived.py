@@ -195,7 +195,7 @@ def _malicious_server(run: ClaimedRun, assumed: Assumed) -> str:
 def _releases(run: ClaimedRun) -> Iterator[ReleaseSection]:
     """Yields the releases about the population by event: of this run, then of earlier runs.
 
-    For a run chosen by private tuning, the choice takes the place of the run's events.
+    For a run chosen by private tuning, one event, the choice, takes the place of the run's events.
     """
     ledger, terms = run.ledger, run.ledger.terms
     purposes = _purposes(run)
@@ -208,7 +208,7 @@ def _releases(run: ClaimedRun) -> Iterator[ReleaseSection]:
 
 
 def _purposes(run: ClaimedRun) -> dict[Event, str]:
-    """Returns the purpose, such as "training", of each event that was planned for the run."""
+    """Returns the purpose, such as "training", of each event that was planned or imported."""
     terms = run.ledger.terms
     if "purposes" in terms:  # of another framework
         return {Event.from_json(event): str(purpose) for event, purpose in terms["purposes"]}

@@ -249,7 +249,7 @@ def _tested(claim: Claim) -> str:
 
 
 def _detectable(audit: AuditSection) -> str:
-    """Describes the power of a test: its largest probability of detecting one of the faults."""
+    """Describes the power of a test: its largest probability of detecting too little noise."""
     noticed = [] if isinstance(audit.power, Unknown) else audit.power.get("noticed", [])
     most = max((float(fault["doubted"]) for fault in noticed), default=0.0)
     if most < _POWERFUL:
@@ -258,7 +258,7 @@ def _detectable(audit: AuditSection) -> str:
 
 
 def _line(bound: Bound) -> str:
-    """Formats a guarantee: epsilon, delta, and the adversary or the unit."""
+    """Formats a guarantee: epsilon, delta, the unit and, if it states one, the adversary."""
     against = f" against {PARTY_WORDS[bound.against]}" if bound.against else ""
     return f"ε = {ceiling(bound.epsilon)} {at_delta(bound.delta)}, one {bound.unit}{against}"
 
@@ -266,8 +266,8 @@ def _line(bound: Bound) -> str:
 def _quotations(claim: Claim) -> Iterator[str]:
     """Yields the first quotation of the guarantee, for a paper, and a sentence for a consent form.
 
-    The latter is left out if clients are simulated, no model was trained, no membership bounds are
-    proved, and for claims about other frameworks, which do not state whether clients are simulated.
+    The latter is left out if there is no quotation, no model was trained, no membership bounds are
+    proved, or clients are or may be simulated (claims about other frameworks do not state it).
     """
     guarantee = claim.guarantee
     yield from guarantee.quotations[:1]

@@ -22,7 +22,7 @@ _FALSE_POSITIVES = (0.001, 0.01, 0.1)
 
 
 def reported_spending(run: ClaimedRun) -> Spending:
-    """Returns the events that the claim's reported guarantee composes, with their numbers.
+    """Returns the events that the claim's reported guarantee composes, with the number of each.
 
     If a guarantee of the planned rounds was computed, these are the events of counted earlier runs
     and of all planned rounds or, for a run chosen by private tuning, of the choice. Otherwise, they

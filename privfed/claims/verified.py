@@ -128,8 +128,9 @@ def verify(
       The verification, with every difference.
 
     Raises:
-      Refused: if the file is not a claim of this version (unless its digest is wrong, too), `head`
-        is not hexadecimal, or `run` is no run.
+      Refused: if the file is not the JSON object of a claim; if the object is no claim of this
+        version (with a wrong digest, this is returned as a difference instead); if `head` is not
+        hexadecimal; or if `run` is no run.
       Broken: if the files of the run contradict each other.
     """
     document = document_at(path)
@@ -163,9 +164,9 @@ def _against_run(evidence: ClaimEvidence, run: Path) -> Iterator[ClaimDifference
 
 
 def _edited(document: Mapping[str, Any], published: str | None) -> Iterator[ClaimDifference]:
-    """Yields a difference for each digest that the document does not state.
+    """Yields a difference for each expected digest that is not the one in the document.
 
-    These are the digest computed from the document, and the `published` one unless it is None.
+    Expected are the digest computed from the document and, unless None, the `published` one.
     """
     for expected in dict.fromkeys([digest_of(document), published or document["digest"]]):
         if expected.lower() != document["digest"]:
@@ -192,7 +193,7 @@ def _against_evidence(claim: Claim) -> Iterator[ClaimDifference]:
 
 
 def _against_head(claim: Claim, head: str | None) -> Iterator[ClaimDifference]:
-    """Yields a difference unless the claim's ledger had the `head` at some time, or it is None.
+    """Yields a difference if the claim's ledger never had the `head`; nothing if `head` is None.
 
     Raises `Refused` if `head` is not hexadecimal.
     """

@@ -11,7 +11,7 @@ from privfed.metrics.measure import Count, Scoring
 
 
 class Accuracy(MeanMeasure):
-    """The fraction of examples, or of a sequence's labelled positions, that are classified right.
+    """The fraction of examples, or of a sequence's labelled positions, with a correct prediction.
 
     An example counts 1 if the predicted class is its label, and else 0. A sequence counts as one
     example, with the fraction of its labelled positions that are correct. Non-finite outputs count

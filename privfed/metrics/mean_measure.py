@@ -42,8 +42,8 @@ def ratio_interval(y: float, x: float, variances: Variances, quantile: float) ->
       quantile: two-sided quantile of the standard normal.
 
     Returns:
-      The interval; `EVERY` if x is at most `quantile` times its standard deviation, negative x
-      included; None if no r satisfies the inequality.
+      The interval; `EVERY`, from -inf to inf, if x is at most `quantile` times its standard
+      deviation, negative x included; None if no r satisfies the inequality.
     """
     k = quantile**2
     a = x * x - k * variances.x
@@ -60,7 +60,7 @@ def ratio_interval(y: float, x: float, variances: Variances, quantile: float) ->
 def widest(intervals: Iterable[Interval | None]) -> Interval:
     """Returns the smallest interval that contains all `intervals` except None.
 
-    `EVERY` if there is none to contain.
+    If there is none, returns `EVERY`, from -inf to inf.
     """
     ends = [interval for interval in intervals if interval is not None]
     return (min(low for low, _ in ends), max(high for _, high in ends)) if ends else EVERY

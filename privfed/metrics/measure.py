@@ -163,7 +163,7 @@ class Measure(Part):
     lower_is_better: ClassVar[bool] = False
 
     def title(self, scoring: Scoring) -> str:
-        """Returns the name of the estimated quantity, as results show it: "recall_at_5"."""
+        """Returns the name of the estimated quantity in results, such as "recall_at_5"."""
         raise NotImplementedError
 
     def lacks(self, scoring: Scoring) -> str:
@@ -173,7 +173,8 @@ class Measure(Part):
     def count(self, scoring: Scoring) -> Count:
         """Returns the kind of count by which the measure divides its sum over clients.
 
-        The kind is `Count.APART` if some examples may not be counted.
+        By default, `Count.APART` for sequences, which may have no label, else `Count.SHARED`. A
+        measure that may leave out other examples overrides it.
         """
         return Count.APART if scoring.sequences else Count.SHARED
 

@@ -88,7 +88,7 @@ def group_means(examples: Tensor, offsets: Indices, groups: Indices | None, coun
 
 @dataclass(frozen=True)
 class Weights:
-    """The factor on each measure's part of a row, and that on the count that measures share."""
+    """The factor w on each measure's part of a row, and the factor w_S on the shared count."""
 
     measure: float
     count: float
@@ -146,8 +146,8 @@ class MeasureRow:
     def of_examples(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Returns one vector per example, from which `of_clients` computes rows.
 
-        A vector has a 1 and then, for each measure, whether the measure counts the example (0 or
-        1) and the example's vector times this number.
+        A vector has a 1 and then, for each measure: 1 if the measure counts the example, otherwise
+        0 (only with `Count.APART`), and the measure's vector of the example times this number.
 
         Args:
           outputs: the model's outputs, shape `[n, *positions, width]`.
@@ -223,7 +223,10 @@ class MeasureRow:
 
     @cached_property
     def weights(self) -> Weights:
-        """The factors w and w_S on the parts of a row, as the module's docstring derives them."""
+        """The factors w and w_S on the parts of a row; w_S is 0 without a shared count.
+
+        The module's docstring derives them.
+        """
         counts = [measure.count(self.scoring) for measure in self.measures]
         root = math.sqrt(counts.count(Count.SHARED))
         square = 1 / (len(counts) + counts.count(Count.APART) + root)
@@ -246,7 +249,7 @@ class MeasureRow:
         """Yields each measure with its part of `numbers`, divided by the weights.
 
         Args:
-          numbers: noised sum of rows in one group, shape `[length / groups]`.
+          numbers: noised sum of the entries of rows for one group, shape `[m / groups]`.
           std: standard deviation of the noise on each entry of `numbers`.
           rate: as in `NoisedSum`.
           quantile: as in `NoisedSum`.

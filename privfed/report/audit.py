@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 def mechanism_table(audit: MechanismAudit) -> Group:
     """Returns a table of the claimed ε and its measured lower bound, and a verdict.
 
-    There is one line for each scenario, in which releases for neighbouring datasets were compared.
+    Each line is for one scenario: a behaviour of the clients over some rounds, for which the audit
+    compared releases of two neighbouring datasets.
     """
     table = _table("scene", "ε claimed", _bound(audit.confidence), "p-value")
     evaluation = audit.evaluation
@@ -73,7 +74,7 @@ def function_table(audit: FunctionAudit) -> Group:
     """Returns a table of measured lower bounds on ε, and a verdict on the claimed ε.
 
     There is one bound for each score: a number computed from a release, by which a test decides
-    whether the release was made with the member.
+    from which of the two neighbouring datasets the release was made.
     """
     table = _table("score", _bound(audit.confidence), "p-value", "against")
     for tested in audit.tested:
@@ -109,8 +110,8 @@ def _bound(confidence: float) -> str:
 def _verdict(audit: MechanismAudit | FunctionAudit, what: str, claim: str) -> str:
     """Returns the verdict (refuted, doubtful, or not contradicted), with the corrected p-value.
 
-    `what` names the audited object, and `claim` completes the sentence "REFUTED: … does not have
-    the ε that …".
+    `what` is the audited object, and `claim` ends the sentence: "REFUTED: the mechanism does not
+    have the ε that the ledger claims".
     """
     verdict = "the releases do not contradict the claim"
     if audit.doubted:
@@ -130,7 +131,7 @@ def _aborted(audit: FunctionAudit) -> str:
 
 
 def _noise(audit: MechanismAudit) -> str:
-    """Describes the ratio of measured to charged noise, with its p-value."""
+    """Describes the ratio of measured to charged standard deviation of noise, and its p-value."""
     ratio, p_value = f"{audit.noise:.4f}", f"{audit.noise_p_value:.2g}"
     return f"{ratio} of the charged noise (p = {p_value} under the hypothesis that it is not less)"
 
@@ -196,7 +197,7 @@ def _finite(epsilon: float | None) -> bool:
 
 
 def audit_table(audit: RunAudit) -> Table:
-    """Returns a table of the ε that a run spent, and of the terms on which this ε depends.
+    """Returns a table of the ε that a run spent, and of its terms, such as unit and adversary.
 
     If the audit found problems in the run's files, the table lists these, and no ε.
     """
@@ -241,21 +242,21 @@ def audit_table(audit: RunAudit) -> Table:
 
 
 def _trust_row(assumed: Assumed | None) -> dict[str, str]:
-    """Returns a table row on the assumptions about other parties; empty if none are stated."""
+    """Returns a table row on the adversary that ε holds against; empty if none is stated."""
     return {} if assumed is None else {"trust model": str(assumed)}
 
 
 def _colluding(merged: JointAudit) -> int:
     """Returns the largest number of clients that are assumed to collude or to be Byzantine.
 
-    A number that is not stated, and a fraction of the cohort, count as 0.
+    A number that is not stated, and colluders as a fraction of the cohort, count as 0.
     """
     assumed = merged.assumed
     return int(assumed.colluders or 0) + (assumed.byzantine or 0) if assumed else 0
 
 
 def _start(facts: Mapping[str, Any]) -> str:
-    """Returns the digest of the initial model that the ledger states; "" if there is none."""
+    """Names the initial model by its SHA-256 in an audit's JSON `facts`; "" if they state none."""
     return f"SHA-256 {facts['start'][:16]}…" if facts["start"] else ""
 
 
@@ -265,7 +266,7 @@ def _broken(problems: Sequence[str]) -> Table:
 
 
 def _head_rows(audit: RunAudit) -> dict[str, str]:
-    """Returns table rows on the comparison of the ledger with recorded heads."""
+    """Returns table rows on comparing the ledger with a given head and the heads file, if any."""
     pairs = {}
     if audit.charges_since is not None:
         pairs["given head"] = (

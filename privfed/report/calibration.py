@@ -97,7 +97,7 @@ def _notes(advice: Advice) -> Iterator[str]:
 
 
 def _promises(advice: Advice) -> list[str]:
-    """Returns the assumptions on which any alternative depends, in the order of `PROMISES`."""
+    """Returns the assumptions on which at least one alternative depends, in `PROMISES`' order."""
     named = {name for each in (*advice.ranked, *advice.apart) for name in each.assumes}
     named |= {name for none in advice.unavailable for name in none.lacks}
     return [promise for promise in PROMISES if promise in named]
@@ -166,13 +166,13 @@ def _correlated_row(answer: CalibrationAnswer) -> dict[str, str]:
 
 
 def _colluders_row(answer: CalibrationAnswer) -> dict[str, str]:
-    """Returns a table row on the colluders that ε allows; empty unless clients share noise."""
+    """Returns a row on the largest number of colluders; empty unless pairs share noise."""
     count = answer.colluders
     return {} if count is None else party_rows("clients", None, count)
 
 
 def _draw(answer: CalibrationAnswer) -> str:
-    """Describes the sampling: cohort and sampling rate, or the period if participation has one."""
+    """Describes the sampling: cohort, if stated, and sampling rate; or a period above 1 alone."""
     question, witness = answer.question, answer.cost.witness
     if witness.period > 1:
         return f"once in {witness.period} rounds"
@@ -236,7 +236,7 @@ def _site_rows(answer: CalibrationAnswer) -> dict[str, str]:
 
 
 def _all_noise(clips: float) -> str:
-    """Describes the noise of all sites together: its standard deviation in clipping norms."""
+    """Describes the noise of all sites together: a standard deviation of `clips` clipping norms."""
     return f"together they add noise of standard deviation {ceiling(clips)} clipping norms"
 
 
@@ -245,7 +245,7 @@ def alternatives_table(
 ) -> Table:
     """Returns a table with a line for `answer`, and below it one for each of `others`.
 
-    Each of `others` is a description of one changed number, and the answer with this change.
+    Each of `others` is a pair: description of one changed number, and answer with this change.
     """
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("with", "noise multiplier", "ε", "δ", "rounds", "cohort"):

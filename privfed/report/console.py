@@ -108,7 +108,7 @@ def written(text: str, encoding: str) -> str:
 
 
 def _spelled_out(error: UnicodeError) -> tuple[str, int]:
-    """Returns a replacement for characters that an encoding lacks, and the position after them.
+    """Returns a replacement for the characters that an encoding lacks, and the index after them.
 
     This is an error handler for `codecs`. It raises `error` if that is no `UnicodeEncodeError`.
     """

@@ -36,7 +36,7 @@ def proposal_table(proposal: Proposal, processes: int) -> Table:
 
     Args:
       proposal: the plan.
-      processes: number of processes that run candidates in parallel; the stated time assumes them.
+      processes: number of candidates that run in parallel; the stated time is divided by it.
     """
     bound, single = proposal.guarantee, proposal.single
     ratio = bound.epsilon / single.epsilon if single.epsilon else math.inf
@@ -118,7 +118,7 @@ class ExperimentProgress:
         self._progress.stop()
 
     def begin(self, total: int, done: int, processes: int) -> None:
-        """Prints the number of cells, and how many of them (`done`) ended in earlier calls."""
+        """Prints the numbers of all cells, of those that ended before (`done`), and processes."""
         self._total, self._left, self._began = total, total - done, time.monotonic()
         before = f", {done} of them ended before" if done else ""
         cells = f"{counted(total, 'cell')}{before}, in {counted(processes, 'process', 'es')}"
@@ -133,7 +133,7 @@ class ExperimentProgress:
         self._show()
 
     def ended(self, cell: Cell, result: dict[str, Any]) -> None:
-        """Counts an ended cell, and prints its result; with a bar, only if the cell is not done."""
+        """Counts an ended cell, and prints its result; with a bar, only if refused or failed."""
         self._running -= 1
         self._ended[result["status"]] += 1
         self._left -= 1
@@ -177,7 +177,6 @@ def _result_line(cell: Cell, result: dict[str, Any]) -> str:
 
 
 def _last_part(key: str) -> str:
-    """Returns `key` without its section."""
     return key.rpartition(".")[2]
 
 
@@ -188,7 +187,7 @@ _SHOWN = 6
 def cells_table(cells: Sequence[Cell], grid: Grid, excluded: Mapping[str, str]) -> Table:
     """Returns a table of the grid's combinations of values, a line for all seeds of each.
 
-    A combination with cells that will not run shows the number of the reason in `excluded_table`.
+    A combination with cells that will not run shows the numbers of the reasons in `excluded_table`.
 
     Args:
       cells: all cells; those of one combination, which differ in the seed, are adjacent.
@@ -258,7 +257,7 @@ def _joint_row(joints: Sequence[Joint]) -> dict[str, str]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Joins the names of populations to one text; names that differ only in a seed are merged.
+    """Joins names of populations to one text; names that differ only in a final seed are merged.
 
     At most `_SHOWN` merged names are listed, followed by the number of the others.
     """
@@ -275,7 +274,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _joint_lines(joint: Joint) -> Iterator[str]:
-    """Yields the joint guarantee of the cells over one population, and its limits."""
+    """Yields the guarantee of each group of cells over one population, and notes on its limits."""
     cells, apart = _all_cells(len(joint.cells)), ""
     if joint.void:
         apart = "the others: "
@@ -293,7 +292,7 @@ def _joint_lines(joint: Joint) -> Iterator[str]:
 
 
 def _group_line(group: Group, joint: Joint) -> str:
-    """Formats the joint guarantee of one group of cells."""
+    """Formats the guarantee of `group`, which is one of the groups of cells in `joint`."""
     bound, count = group.bound, len(group.cells)
     over = _all_cells(count) if group.cells == joint.cells else counted(count, "cell")
     most = "at most " if joint.at_most else ""
@@ -305,5 +304,5 @@ def _group_line(group: Group, joint: Joint) -> str:
 
 
 def _all_cells(count: int) -> str:
-    """Formats "all N cells", for `count` cells."""
+    """Returns "one cell", "both cells" or "all N cells", for `count` cells."""
     return {1: "one cell", 2: "both cells"}.get(count, f"all {count} cells")

@@ -81,12 +81,12 @@ def _view_table(*columns: str) -> Table:
 
 
 def _with_facts(table: Table, facts: dict[str, str], target: Subject, out: Path) -> Group:
-    """Returns `table`, followed by `facts`, the meaning of ε and clipping, and the folder."""
+    """Returns `table`, followed by rows: `facts`, those of `_meaning`, and the folder `out`."""
     return Group(table, "", rows({**facts, **_meaning(target), "out": str(out)}))
 
 
 def _model(target: Subject) -> str:
-    """Describes the attacked model: trained, with its number of rounds, or new."""
+    """Names the attacked model, with its number of trained rounds, or as new (untrained)."""
     name = target.config.names["model"]
     return f"the {name} model after {target.round} rounds" if target.round else f"a new {name}"
 
@@ -112,7 +112,7 @@ _MOST = 8
 
 
 def contact_sheet(inverted: Inverted) -> bytes | None:
-    """Returns a PNG of the attacked examples and their reconstructions; None if not images."""
+    """Returns a PNG of the attacked examples and reconstructions; None if they are no images."""
     attack, views = inverted.attack, inverted.views
     shape, values = attack.picture, (attack.low, attack.high)
     if shape is None:

@@ -29,7 +29,7 @@ _LEGEND = (
 
 
 def matrix_tables(written: Raw) -> tuple[Group, list[dict[str, Any]]]:
-    """Returns the combinations of built-in parts as tables, and as objects for JSON.
+    """Returns the verdict on each combination of built-in parts, as tables and as JSON objects.
 
     Args:
       written: the content of a run file, from which all keys other than the combined parts are
@@ -72,7 +72,7 @@ def matrix_tables(written: Raw) -> tuple[Group, list[dict[str, Any]]]:
 def _protocol_tables(
     matrix: Sequence[Combination], numbers: Mapping[str, int]
 ) -> Iterator[RenderableType]:
-    """Yields, for each protocol, a table with aggregation rules in rows, mechanisms in columns."""
+    """Yields, for each protocol, a `_table` with aggregation rules in rows, mechanisms across."""
     for protocol in built_in("protocol")["protocol"]:
         chosen = [combined for combined in matrix if combined.choice["protocol"] == protocol]
         yield _table(f"{key_of('protocol')} = {protocol}", chosen, "rule", "mechanism", numbers)
@@ -81,7 +81,7 @@ def _protocol_tables(
 def _table(
     title: str, matrix: Sequence[Combination], down: str, across: str, numbers: Mapping[str, int]
 ) -> Table:
-    """Returns a table with parts of the kind `down` in rows and of the kind `across` in columns."""
+    """Returns a table of `_mark`s; its rows are parts of kind `down`, its columns of `across`."""
     table = Table(title=title, title_justify="left")
     table.add_column(key_of(down))
     marks = {
@@ -97,7 +97,10 @@ def _table(
 
 
 def _mark(combined: Combination, numbers: Mapping[str, int]) -> str:
-    """Returns the word of `MARKS` for a combination that can run, or the number of its refusal."""
+    """Returns the word of `MARKS` for a combination that can run, or the number of its refusal.
+
+    `numbers` has the number of each `general_reason` of a refusal.
+    """
     if combined.event is None:
         return str(numbers[general_reason(combined)])
     return MARKS[combined.verdict]

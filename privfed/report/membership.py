@@ -37,7 +37,7 @@ def claim(exposure: Exposure) -> tuple[float, float, str]:
     is compared with a client that never took part: one client replaces another. If membership of an
     example is attacked, the datasets differ in the data of that example's client. A replacement or
     a change of data is one step of replace-one, and two steps (removal and addition) of the other
-    relations. If a silo's guarantee for one example has a smaller ε, it is returned instead.
+    relations. For an example, a silo's guarantee for one example is returned if its ε is smaller.
     """
     user = exposure.guarantee
     if exposure.level == "user":
@@ -81,7 +81,7 @@ def exposure_json(exposure: Exposure) -> dict[str, Any]:
 
 
 def _curve_json(curve: Roc, exposure: Exposure) -> dict[str, Any]:
-    """Returns an attack's area under the curve, advantage, and true-positive rates at `RATES`."""
+    """Returns an attack's area under the curve, advantage, and true-positive rates for `RATES`."""
     rates = [_rate_json(fpr, curve, exposure) for fpr in RATES]
     return {"auc": curve.auc, "advantage": curve.advantage, "tpr_at_fpr": rates}
 
@@ -126,7 +126,10 @@ def exposure_table(exposure: Exposure, folder: Path) -> Group:
 
 
 def _facts(exposure: Exposure, about: str, delta: float, folder: Path) -> Iterator[tuple[str, str]]:
-    """Yields the attacked runs, the number of trials, and the limits of the numbers."""
+    """Yields the attacked runs, the number of trials, and the limits of the numbers.
+
+    `about` and `delta` are those of `claim`; `folder` has the result's files.
+    """
     curve, several = next(iter(exposure.curves.values())), exposure.attacked > 1
     trained = f"{exposure.attacked} runs" if several else f"the run {exposure.path}"
     each = ", each in turn with the others as shadows" if several else ""
@@ -197,7 +200,7 @@ def _draw_bound(axes: Axes, exposure: Exposure) -> None:
 
 
 def _draw_curves(axes: Axes, exposure: Exposure) -> None:
-    """Draws each attack's rates, from the false-positive rate 1 / non-members or `_LEAST`."""
+    """Draws each attack's rates, from the false-positive rate max(1 / non-members, `_LEAST`)."""
     grid = np.geomspace(_LEAST, 1, 400)
     styles = zip(exposure.curves.items(), COLOURS, DASHES, strict=False)
     for (name, curve), colour, dash in styles:

@@ -44,7 +44,7 @@ class NotebookProgress(PlainProgress):
         self._choosing = ""
 
     def choosing(self, key: str, number: int, count: int) -> None:
-        """Shows the progress of the simulated runs, `count` in all, by which `key` is chosen."""
+        """Shows that run `number` of the `count` simulated ones that choose `key` is running."""
         self._rounds, self._done = count, number
         self._choosing = choosing_line(key, count, number)
         self._begin()
@@ -57,7 +57,7 @@ class NotebookProgress(PlainProgress):
         self._begin()
 
     def after_round(self, round: int) -> None:
-        """Moves the bar, about a hundred times in a run."""
+        """Moves the bar to `round`; it is redrawn at most 200 times in a run."""
         self._done = round
         if round % max(self._rounds // 100, 1) == 0 or round == self._rounds:
             self._draw()
@@ -68,7 +68,7 @@ class NotebookProgress(PlainProgress):
         self._draw()
 
     def after(self, record: RoundRecord) -> None:
-        """Replaces the shown metrics by those of this evaluation, and adds its warning, if any."""
+        """Shows the metrics of `record` in place of earlier ones, and adds its warning, if any."""
         self._measures = f"at {record.round}: {measures_line(record, self._budget)}"
         if record.warning:
             self._notes.append(f"round {record.round}: WARNING: {record.warning}")

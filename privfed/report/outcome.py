@@ -40,7 +40,7 @@ def with_baseline(name: str, measures: Mapping[str, float], constant: Mapping[st
 
 
 def outcome_table(outcome: Outcome) -> Table:
-    """Returns the table of a run's results, and of the ε of each guarantee with its terms."""
+    """Returns the table of a run's results, its ε with terms, and its further guarantees."""
     plan, bound = outcome.plan, outcome.guarantee
     event, config = plan.event, plan.config
     return rows(
@@ -91,7 +91,7 @@ def _test_row(outcome: Outcome) -> dict[str, str]:
 
 
 def _scored_on(outcome: Outcome) -> str:
-    """Describes the number and the origin of the test examples."""
+    """Describes the number of test examples, and whether they are public or of clients."""
     if outcome.public:
         return (
             f"{outcome.test_examples} examples of {outcome.public} clients declared public, "
@@ -119,7 +119,7 @@ def _clients_rows(outcome: Outcome) -> dict[str, str]:
 
 
 def _attack_row(outcome: Outcome) -> dict[str, str]:
-    """Returns a table row on the attack success rate; empty if the attack has no target."""
+    """Returns a table row on the attack success rate; empty if this was not measured."""
     success = outcome.measures.get("attack_success")
     if success is None:
         return {}
@@ -129,7 +129,8 @@ def _attack_row(outcome: Outcome) -> dict[str, str]:
 def _misbehaviour_rows(outcome: Outcome) -> dict[str, str]:
     """Returns a table row on the numbers of clients with outlying updates.
 
-    If a simulation with attackers observed no updates, the row states why; otherwise it is empty.
+    If these were not measured, the row of a simulation with attackers and
+    `run.simulation_metrics` states why; otherwise it is empty.
     """
     config, misbehaviour = outcome.plan.config, outcome.misbehaviour
     if misbehaviour is None:
@@ -173,8 +174,8 @@ def _warning_row(outcome: Outcome) -> dict[str, str]:
 def spent_rounds(outcome: Outcome) -> str:
     """Describes the number of rounds that changed the model, and of the other charged rounds.
 
-    These are evaluations, rounds that were interrupted before a release, and aborted rounds. An
-    early stop is stated, too.
+    The latter are evaluations, rounds that were interrupted before a release, and aborted rounds.
+    An unchanged model, and a stop before the last round, are stated, too.
     """
     rounds = f"{outcome.updates} of {outcome.plan.config.run.rounds}"
     aborted = len(outcome.aborts)

@@ -79,7 +79,10 @@ def plan_table(
 
 
 def _comparison_row(plan: Plan) -> dict[str, str]:
-    """Returns a table row with the command that compares samplers; empty if not `comparable`."""
+    """Returns a table row on the command that compares samplers; empty if not `comparable`.
+
+    That is, if the command would refuse `plan`.
+    """
     if not comparable(plan):
         return {}
     return {"advice": "privfed check --advise compares other samplers and mechanisms at this ε"}
@@ -109,7 +112,7 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _auto_row(config: Config) -> dict[str, str]:
-    """Returns a table row on keys whose value "auto" is open, or on how it was chosen; or none."""
+    """Returns a table row on "auto" keys that are still open, or else on their choice, if any."""
     if config.open:
         keys = " and ".join(config.open)
         return {"auto": f"{keys}: chosen when the run starts; shown as the loss recommends"}
@@ -133,7 +136,7 @@ def _parameters(forecast: Forecast) -> str:
 
 
 def _statistics_row(forecast: Forecast) -> dict[str, str]:
-    """Returns a table row on running statistics of batch normalisations; empty unless averaged."""
+    """Returns a table row on averaged running statistics of batch normalisations, if any."""
     if not forecast.averaged:
         return {}
     return {
@@ -193,7 +196,7 @@ def _rule_row(config: Config) -> dict[str, str]:
 
 
 def _history_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns a table row on the rule's history of each client; empty if it stores none."""
+    """Returns a table row on the history that the aggregation rule stores per client, if any."""
     config = plan.config
     size = 4 * numbers_per_history(config, forecast.parameters)
     if not size:
@@ -242,8 +245,8 @@ def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 def _per_party(size: float, plan: Plan, forecast: Forecast) -> str:
     """Formats the traffic of one party, if all parties together send (or receive) `size` bytes.
 
-    The result is in bytes for secure sums and compressed updates, otherwise as a multiple of d, the
-    number of parameters, which leaves out scalars.
+    The result is in bytes for secure sums and compressed updates. Otherwise it is an integer
+    multiple of d, the number of parameters: scalars that are sent as well are rounded away.
     """
     if plan.config.secured or plan.config.compression.compresses:
         return size_of(size / forecast.parties)
@@ -278,7 +281,7 @@ def _trainer(plan: Plan, forecast: Forecast) -> str:
 
 
 def _advice_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns table rows that warn of unspent budget, a large δ, and bounds that clip a lot."""
+    """Returns table rows that warn of unspent budget, a large δ, and test data out of bounds."""
     pairs = {}
     if left := unspent_budget(plan):
         pairs["unspent"] = str(left)

@@ -89,7 +89,7 @@ def power_text(power: Power) -> str:
 
 
 def fewest_text(power: Power) -> str:
-    """Describes the smallest number of canaries that could refute the claimed ε, or its lack."""
+    """Describes the smallest number of canaries that could refute the claimed ε, if any could."""
     if power.slack >= REFUTED_BELOW:
         return (
             f"No number of canaries can refute ε = {ceiling(power.epsilon)} at p < 1e-6: the claim "
@@ -106,7 +106,7 @@ def fewest_text(power: Power) -> str:
 
 
 def _tails(relation: str, opposite: bool) -> str:
-    """Returns a verb phrase on the canaries whose secret bit makes them differ from the others.
+    """Returns a verb phrase on the half of the canaries that their secret inclusion bits select.
 
     Under add/remove these are the ones that enter; otherwise they send zero or, if `opposite` under
     replace-one, the opposite of their vector.
@@ -217,7 +217,7 @@ def nominal_rows(plan: Plan) -> dict[str, str]:
 
 
 def _sensitivity(plan: Plan, forecast: Forecast) -> str:
-    """Describes the L2 sensitivity of a sum to one client, and what it follows from."""
+    """Describes the L2 sensitivity of a sum of rows to one client, and the clips that bound it."""
     mechanism, follows = plan.config.mechanism, ""
     if mechanism.adaptive:
         quantile = plan.config.values()["privacy"].get("clip_quantile")

@@ -22,7 +22,7 @@ _SYNTHETIC_NAME = {
 
 
 def sites_row(config: Config) -> dict[str, str]:
-    """Returns a table row on the sites' number, origin and role in sums; empty without sites."""
+    """Returns a table row on sites: number, assignment of clients, role in sums; empty if none."""
     data = config.data
     if not data.sites:
         return {}
@@ -44,7 +44,7 @@ def sites_row(config: Config) -> dict[str, str]:
 
 
 def _steps(share: float) -> str:
-    """Formats `share`, a standard deviation in steps of the grid of a secure sum's integers."""
+    """Formats `share`, a standard deviation in steps (grid spacings) of a secure sum's integers."""
     return f"{share:.4g}" if share < 1e4 else f"{share:,.0f}"
 
 
@@ -126,7 +126,7 @@ def _observer_rows(plan: Plan, protocol_sight: str, opener: str) -> str:
     Args:
       plan: the plan.
       protocol_sight: the protocol's own description; left out if parties add shares of the noise.
-      opener: the party that opens the sum.
+      opener: the party that decrypts or unmasks the sum, such as "the server".
     """
     if plan.mechanism.trust == "sum":
         site = " except a client's own site" if plan.cost.limits.sites else ""
@@ -137,7 +137,7 @@ def _observer_rows(plan: Plan, protocol_sight: str, opener: str) -> str:
 
 
 def _quantisation(protocol: SecureProtocol, limits: Limits, forecast: Forecast) -> str:
-    """Describes the integer encoding of clients' rows, and by how much it increases norms."""
+    """Describes the integer encoding of clients' rows, the largest sum, and the growth of norms."""
     steps = f", step {forecast.step:.2g}" if forecast.step else ""
     modular = protocol.opener == "the server"  # ciphertexts have a modulus of their own
     integers = f"modulus 2^{protocol.bits}" if modular else f"{protocol.bits} bits"
@@ -153,7 +153,7 @@ def _quantisation(protocol: SecureProtocol, limits: Limits, forecast: Forecast) 
 
 
 def _shared_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
-    """Returns table rows on each client's noise, the honest clients it assumes, and overflow."""
+    """Returns table rows on each client's noise, honest and Byzantine clients, and overflow."""
     grid, limits = mechanism.grid(), plan.cost.limits
     honest = f"{mechanism.honest:.0%} of the noise is from honest clients"
     sized = f"{limits.minimum} clients add enough noise, and a sum of fewer clients aborts"

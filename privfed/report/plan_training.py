@@ -63,7 +63,7 @@ def evaluation_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 def objective_rows(config: Config) -> dict[str, str]:
     """Returns table rows that warn of deviations from the published objective; empty without any.
 
-    These are another server step, and clients that may take too few local steps.
+    These are another server step, and plain updates of clients that take too few local steps.
     """
     pairs = {}
     name, least = config.names["objective"], config.objective.least_steps

@@ -37,9 +37,9 @@ class Status:
       round: the last completed round.
       rounds: number of rounds of the run.
       at: the round of the last evaluation; 0 if there was none.
-      name: name of the metric of that evaluation.
-      measure: the value of the metric, formatted.
-      epsilon: the ε spent at that evaluation, and the budget, formatted.
+      name: name of the metric of that evaluation; "" if there was none.
+      measure: the value of the metric as text.
+      epsilon: the ε spent at that evaluation, and the budget, as one text.
       history: the value of the metric at each evaluation so far.
       rate: rounds per second; None if unknown.
       seconds: the time since the start, in seconds.
@@ -57,7 +57,7 @@ class Status:
 
     @property
     def ended(self) -> bool:
-        """Whether this was the last round."""
+        """Whether `round` is the run's last round."""
         return self.round >= self.rounds
 
 
@@ -170,7 +170,7 @@ class Pace:
 
     @property
     def rate(self) -> float | None:
-        """Rounds per second over the last seconds; None before a second round was recorded."""
+        """Rounds per second in the last `_WINDOW` seconds, or two records; None if unknown."""
         if len(self._seen) < _FEWEST:
             return None
         (began, first), (now, last) = self._seen[0], self._seen[-1]
@@ -213,7 +213,7 @@ class PlainProgress:
             self._console.print(choosing_line(key, count), highlight=False)
 
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
-        """Prints the plan's table, before the rounds that follow `done` completed ones."""
+        """Prints the plan's table; `done` rounds were completed before."""
         self._console.print(plan_table(plan, forecast, path), "")
         run = plan.config.run
         self._budget, self._rounds = plan.budget, run.rounds
@@ -228,7 +228,7 @@ class PlainProgress:
         self._console.print(abort_line(round, reason), highlight=False)
 
     def after(self, record: RoundRecord) -> None:
-        """Shows the first and every n-th evaluation, and every warning."""
+        """Shows the first evaluation, every `_every`-th one, and every warning."""
         self._evaluations += 1
         turn = self._evaluations == 1 or self._evaluations % self._every == 0
         self._waiting = None if turn else record
@@ -259,7 +259,7 @@ class LiveProgress(PlainProgress):
         self._live.stop()
 
     def choosing(self, key: str, number: int, count: int) -> None:
-        """Shows the progress of the simulated runs, `count` in all, by which `key` is chosen."""
+        """Shows that run `number` of the `count` simulated ones that choose `key` is running."""
         self._choosing = choosing_line(key, count, number)
         self._live.start()
 
@@ -297,7 +297,7 @@ class LiveProgress(PlainProgress):
 
 
 def progress(console: Console) -> PlainProgress:
-    """Returns a `LiveProgress` if the console can redraw a line, else a `PlainProgress`."""
+    """Returns a `LiveProgress` for a terminal that can redraw a line, else a `PlainProgress`."""
     lively = console.is_terminal and not console.is_dumb_terminal
     return LiveProgress(console) if lively else PlainProgress(console)
 

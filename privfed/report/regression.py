@@ -122,7 +122,7 @@ def _intercept(regression: Regression) -> dict[str, str]:
 
 
 def _effect(covariate: CovariateEstimate, each: LevelEstimate) -> str:
-    """Names the level of a categorical covariate, or one unit of a numeric one."""
+    """Names `each`: the level of a categorical covariate, or one unit of a numeric one."""
     name = visible(covariate.covariate)
     return f"{name} = {visible(each.level)}" if each.level else f"{name}, per unit"
 
@@ -268,7 +268,7 @@ def _set_ticks(panel: Axes) -> None:
 
 
 def _drawn(release: RegressionRelease) -> Sequence[tuple[str, LevelEstimate]]:
-    """Returns the name and the estimate of each level, in the order of the plot."""
+    """Returns the name and the estimate of each level, in the order of the covariates."""
     return [
         (_effect(covariate, each), each)
         for covariate in release.regression.covariates

@@ -129,7 +129,7 @@ def further_guarantee_rows(
 
     Args:
       against: the adversary of ε, a key of `PARTIES`, or "clients" if pairs of clients share noise;
-        "" if the ε of clients has no particular adversary.
+        "" for no row on the adversary.
       examples: the guarantee for one example of a silo; None if there is none.
       other: the guarantee against a second adversary; None if there is none.
       colluders: largest number of colluding clients; read only if `against` is "clients".
@@ -148,12 +148,12 @@ def party_rows(
 
     Args:
       against: the adversary of ε, a key of `PARTIES`, or "clients" if pairs of clients share noise;
-        "" if there is only one guarantee.
+        "" for no row.
       other: the guarantee against a second adversary; None if there is none.
       colluders: largest number of colluding clients; read only if `against` is "clients".
 
     Returns:
-      Texts by label; empty if there is nothing to state.
+      Texts by label; empty if `against` is "", or is not "clients" and `other` is None.
     """
     if against == "clients":
         return {"adversary": _COLLUDING.format(colluders)}
@@ -189,7 +189,7 @@ def start_row(bound: Guarantee, init: str = "") -> dict[str, str]:
 
     Args:
       bound: the guarantee of the run.
-      init: a name of the initial model; "" for a model without earlier training.
+      init: text that names the initial model; "" for a model without earlier training.
 
     Returns:
       Text by label; empty if `init` is "" and `bound` covers all earlier training.

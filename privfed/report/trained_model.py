@@ -131,7 +131,7 @@ def export_table(exported: Exported) -> Table:
 def _inputs(facts: Mapping[str, Any]) -> dict[str, str]:
     """Returns table rows on the exported model's inputs, with the columns of each in order.
 
-    Without declared preprocessing, an input is the array that the source gives.
+    Without declared preprocessing, a row states only the type and shape of the source's array.
     """
     preprocessing, columns = facts["preprocessing"], {"numbers": "", "categories": ""}
     if preprocessing:

@@ -132,7 +132,7 @@ def _head(checkpoint: Path) -> bytes:
 
 
 def _refuse_outside(text: str, path: Path) -> None:
-    """Raises `Refused` if the configuration `text` names external parts; there is no ledger."""
+    """Raises `Refused` if `text`, configuration of a run without a ledger, names external parts."""
     _digest(text, path)
     if named := keys_of_outside_parts(text, str(path)):
         raise Refused(

@@ -62,9 +62,8 @@ def held_alone(folder: Path, taken: Refused, reads: bool = False) -> Iterator[No
     Args:
       folder: the folder to lock.
       taken: the error to raise if another process holds the lock.
-      reads: whether this process only reads the folder. It then needs no write access; without
-        write access, it shares the lock with other readers, and if there is no lock file, nothing
-        is locked.
+      reads: whether this process only reads the folder. If it then has no write access to the
+        folder, it shares the lock with other readers or, without a lock file, locks nothing.
 
     Raises:
       Refused: `taken`, if another process holds the lock.

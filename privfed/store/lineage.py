@@ -34,7 +34,7 @@ class Origin:
 
     Attributes:
       id: id of the run.
-      population: a description, in JSON values, of the population that the run trained on.
+      population: the population of the run, as its ledger's terms state it; empty if they do not.
       head: head of the run's ledger when the model was stored, in hexadecimal digits; "" if
         unknown.
     """
@@ -199,9 +199,9 @@ def _of_ledger(ledger: Ledger) -> Lineage:
 
 
 def _completed(run: Origin, folder: Path) -> Mapping[str, Any]:
-    """Returns the population of `run`; an absent entry "sources" is added from the configuration.
+    """Returns the population of `run`, whose directory is `folder`.
 
-    If the configuration cannot be read, the population is returned unchanged.
+    If it has no entry "sources", this is added from the run's configuration, if that can be read.
     """
     if "sources" in run.population:
         return run.population

@@ -114,7 +114,7 @@ class AbortLog(RoundLog):
 
 
 class RanksLog(RoundLog):
-    """The file `report/simulation_only_ranks.jsonl`: clients' rows compared with the aggregate.
+    """The file `report/simulation_only_ranks.jsonl`: ranks of clients' rows, by outlyingness.
 
     A round that is repeated after a crash has two lines; `lines` returns the later one.
     """

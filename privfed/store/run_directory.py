@@ -107,7 +107,7 @@ class RunDirectory:
         return cls(path)
 
     def with_given(self, given: Given) -> RunDirectory:
-        """Returns the same run, with `given` classes added to its own."""
+        """Returns the same run, with the classes in `given` added to its own, or in their place."""
         return RunDirectory(self.path, {**self.given, **given})
 
     def locked(self, reads: bool = False) -> contextlib.AbstractContextManager[None]:

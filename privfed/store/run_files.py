@@ -114,9 +114,9 @@ class PopulationDigest:
 
 
 def _digest(key: bytes, examples: Iterable[Examples]) -> str:
-    """Returns the HMAC-SHA-256, in hexadecimal digits, of all examples.
+    """Returns the HMAC-SHA-256, in hexadecimal digits, of all examples, in their order.
 
-    It covers features, labels, owners, and the names of clients.
+    It covers features, labels, number of classes, each example's client, and clients' names.
     """
     code = hmac.new(key, digestmod=hashlib.sha256)
     for each in examples:

@@ -52,11 +52,11 @@ class RunRecord:
 
     @classmethod
     def read(cls, path: Path) -> RunRecord:
-        """Reads the files that lists and comparisons need, and returns the record of the run.
+        """Reads config.toml, summary, metrics, culprits, ledger; returns the record of the run.
 
         Raises:
           Broken: if a file cannot be read, or config.toml is not the one that the ledger states.
-          Refused: if there is no run at `path`.
+          Refused: if there is no run at `path`, or the operating system cannot read a file.
         """
         record = cls.open(path)
         try:
@@ -237,10 +237,10 @@ class RunRecord:
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Returns a context in which failures to read `path` become the errors of `unreadable`.
+    """Returns a context in which failures to read `path` become `Refused` or `Broken`.
 
-    Converted are `OSError`, `ValueError` and `TypeError`: to `Refused` if the operating system
-    cannot read an existing file, otherwise to `Broken`.
+    Converted by `unreadable` are `OSError`, `ValueError` and `TypeError`: to `Refused` if the
+    operating system cannot read an existing file, otherwise to `Broken`.
     """
     try:
         yield

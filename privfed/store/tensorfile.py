@@ -174,8 +174,8 @@ def _read(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the file's tensors in `library` ("pt" or "np"), and the facts about them.
 
-    Without `tensors`, the former are empty. Raises the error of `unreadable` for an invalid file,
-    and `Broken` for one of another format.
+    Without `tensors`, the former are empty. Raises `Refused` if the operating system cannot read an
+    existing file, and `Broken` for a missing or invalid one, and for one of another format.
     """
     try:
         regular.refuse_irregular(path)  # `safe_open` would hide the system's error message

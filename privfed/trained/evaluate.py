@@ -42,8 +42,8 @@ def predictions(net: Network, params: Tensor, examples: Examples, client: str = 
 
     Returns:
       Columns `[N]` by name: "row", the number of the example (from 1); the client if `client` is
-      given and the owners are known; "label" if examples are labelled; and the columns that the
-      model's loss predicts. If `client` is "label", "file" or the name of another column, the
+      given and the owners are known; "label" if examples are labelled; and the columns that
+      `Loss.predict` returns. If `client` is "label", "file" or the name of another column, the
       clients' column is called "client".
     """
     meaning = examples.meaning

@@ -246,7 +246,7 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
 
 
 def _format_of(to: Path, adapters: bool) -> Format:
-    """Returns the format by the suffix of `to`. Refuses a `to` that exists or cannot be written."""
+    """Returns the format of `to`. Raises `Refused` for a bad suffix or folder, or if it exists."""
     if to.suffix.lower() not in FORMATS and not (adapters and not to.suffix):
         raise Refused(f"--to is {to}; expected a name that ends in {', '.join(FORMATS)}")
     file_format = FORMATS[to.suffix.lower() or ".safetensors"]

@@ -113,7 +113,7 @@ class Preprocessed(nn.Module):
 
 
 def _each_column(preprocessing: Preprocessing) -> list[Numbers]:
-    """Returns a declaration for each number of a row; for an array, the declarations unchanged."""
+    """Returns a declaration for each number of a row; for an array, one for all its numbers."""
     if preprocessing.is_array:
         return [*preprocessing.numbers]
     return [numbers for numbers in preprocessing.numbers for _ in range(numbers.count)]
@@ -131,7 +131,7 @@ class Exportable:
 
     Attributes:
       model: the model with its preprocessing.
-      inputs: a few rows of each input, by name of the input, for tracing.
+      inputs: a few rows of each input, by name, with which exporters trace the model.
       output: name of the output.
       facts: the JSON object that the file states about the model and its run.
     """
@@ -151,11 +151,11 @@ class Format(Protocol):
         """Returns the bytes of the file. Raises `Refused` if the format cannot store the model."""
 
     def read(self, content: bytes, exportable: Exportable) -> Predict:
-        """Returns the model in the bytes `content` as a function, as another program loads it."""
+        """Returns the model in `content` as a function, loaded as another program loads it."""
 
 
 class Safetensors:
-    """A file of weights by name, for `load_state_dict`; its facts state the preprocessing."""
+    """A file of weights by name, for `load_state_dict`; its metadata state the preprocessing."""
 
     called = "weights by name"
 
@@ -163,7 +163,7 @@ class Safetensors:
         return pack(exportable.model.module.state_dict(), exportable.facts)
 
     def read(self, content: bytes, exportable: Exportable) -> Predict:
-        """Returns the model in `content` as a function, with preprocessing read from the facts."""
+        """Returns the model in `content` as a function; preprocessing is read from the metadata."""
         size = int.from_bytes(content[:8], "little")
         facts = from_json(from_json(content[8 : 8 + size])["__metadata__"][FACTS])
         module = exportable.model.module
@@ -257,8 +257,9 @@ _ONNX = ("onnx", "onnxscript", "onnxruntime")
 def quiet(called: str) -> Iterator[None]:
     """Returns a context that silences warnings and logs of the libraries that read and write files.
 
-    Any error within the context becomes `Refused`, whose message names the format as `called`; for
-    a library that is not installed, the message states the packages to install.
+    An error within the context becomes `Refused`, whose message names the format as `called`. If a
+    library for ONNX is not installed, the message states the packages to install; any other
+    `ImportError` is raised unchanged.
     """
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)

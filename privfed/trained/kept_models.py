@@ -105,7 +105,7 @@ def _models(
     states: ClientStates | None,
     ids: NDArray[np.int64],
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yields each of the clients `ids` with its personal model `[d]`."""
+    """Yields the clients `ids` with their personal models `[d]`; `states` are None if not kept."""
     trainer = setup.executor.trainer
     trainer = replace(trainer, federation=setup.federation.at(now.round))
     broadcast = _broadcast(setup, now)
@@ -123,7 +123,7 @@ def _models(
 def _broadcast(setup: Setup, now: Checkpoint) -> Broadcast:
     """Returns the values that the server would send to clients in the next round.
 
-    Raises `ValueError` if the objective asks clients for an exchange before they train.
+    Raises `ValueError` if the objective needs messages of clients before they train.
     """
     prelude = setup.algorithm.objective.prelude(now.state.params, now.state.objective)
     try:

@@ -39,7 +39,7 @@ class Predicted:
       patterns: column names that the run's data declare with wildcards, such as "x*", and that
         match several columns each.
       out: the file to which `table` was written; None if it was not written.
-      missing: a note on the part of the model that only clients have; "" if there is none.
+      missing: a note that only clients have a part of the model; "" if they have none.
     """
 
     path: Path

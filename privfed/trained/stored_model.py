@@ -24,7 +24,7 @@ OtherData = Sequence[str] | Callable[[Config], Config]
 
 
 def on_other_data(config: Config, other: OtherData) -> Config:
-    """Returns `config` for other data, with the assignments in `other` applied.
+    """Returns `config` with other data: the assignments in `other`, such as "data.path=a.csv".
 
     If `other` is a function, returns its result for `config`. Raises `Refused` for an assignment to
     a key outside [data].

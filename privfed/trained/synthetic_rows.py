@@ -60,8 +60,8 @@ def synthetic_rows(form: Form, source: Any, network: Network, params: Tensor) ->
       The rows; the expected output is NaN for rows that `source` would refuse.
 
     Raises:
-      Refused: if examples have declared preprocessing, but `source` has no method `prepared` and
-        the examples are not single arrays, so that the expected outputs cannot be computed.
+      Refused: if preprocessing is declared, but features can be computed neither by
+        `source.prepared` (for one dimension per row) nor by scaling a single array.
     """
     generator = torch.Generator().manual_seed(0)
     preprocessing = form.preprocessing
@@ -151,9 +151,11 @@ def _refused(preprocessing: Preprocessing, inputs: tuple[Tensor, ...]) -> Tensor
 
 
 def _prepared(preprocessing: Preprocessing, source: Any, inputs: tuple[Tensor, ...]) -> Tensor:
-    """Returns x `[N, *shape]`, computed by the code of `source`, as for training examples.
+    """Returns x `[N, *shape]`, computed from raw `inputs` as for training examples.
 
-    Raises `Refused` if `source` has no method `prepared`, and the rows are not arrays.
+    If x has one dimension per row, `source.prepared` computes it, if there is this method;
+    otherwise a raw input that is a single array (`is_array`) is scaled. Raises `Refused` if neither
+    is possible.
     """
     if isinstance(source, Prepares) and len(preprocessing.shape) == 1:
         numbers = inputs[0].numpy() if preprocessing.numbers else np.zeros((_ROWS, 0))

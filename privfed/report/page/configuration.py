@@ -81,7 +81,7 @@ def configuration_chapter(facts: PageFacts) -> Chapter:
 
 
 def _keys(document: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields every key of a run file, as "section.key", with its value."""
+    """Yields "section.key" and value of each key of a run file; `before` is the path so far."""
     for name, value in document.items():
         if isinstance(value, Mapping):
             yield from _keys(value, f"{before}{name}.")
@@ -90,10 +90,10 @@ def _keys(document: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
 
 
 def _usual(config: Config | None) -> dict[str, Any]:
-    """Returns the default of each key ("section.key"); empty if the run's parts are not available.
+    """Returns the default of each key ("section.key"); empty if a part is not available.
 
-    The default is the value in the default run or, for keys of a part that the default run does not
-    have, the default that the part declares.
+    The default is the value in the default run (`load(None)`) or, for keys of a part that the
+    default run does not have, the default that the part declares.
     """
     if config is None:
         return {}
@@ -119,7 +119,7 @@ def _defaults(part: Part) -> Iterator[tuple[str, Any]]:
 
 
 def _written(value: Any) -> str:
-    """Formats a value: booleans in lower case, texts in quotes, floats by `number`."""
+    """Formats a value: booleans in lower case, texts in quotes, floats as `number` does."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

@@ -172,7 +172,7 @@ def lines_picture(name: str, title: str, axes: Axes, lines: Sequence[Line]) -> P
 
 @contextlib.contextmanager
 def without_warnings() -> Iterator[None]:
-    """Returns a context without `UserWarning`s, in which "$" in texts begins no formula."""
+    """Returns a context without `UserWarning`s, in which "$" in a figure begins no formula."""
     with warnings.catch_warnings(), matplotlib.rc_context({"text.parse_math": False}):
         warnings.simplefilter("ignore", UserWarning)
         yield

@@ -55,7 +55,7 @@ def grid_page(facts: GridFacts, simulation: bool) -> Page:
 
 
 def _banners(facts: GridFacts) -> Iterator[Banner]:
-    """Yields the notices at the top of the page."""
+    """Yields notices on runs without a guarantee, and on simulations, if there are any."""
     void = [row for row in facts.rows if row.get("guarantee")]
     if void:
         why = ", ".join(dict.fromkeys(str(row["guarantee"]) for row in void))
@@ -83,7 +83,7 @@ def _cells(facts: GridFacts) -> list[Block]:
 
 
 def _pictures(facts: GridFacts, name: str, heading: str, figures: Sequence[Figure]) -> Chapter:
-    """Returns a chapter with figures of the grid file, drawn from the tables."""
+    """Returns the chapter `name` with figures, or the reasons why they cannot be drawn."""
     blocks: list[Block] = []
     for place, figure in enumerate(figures):
         try:

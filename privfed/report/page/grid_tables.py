@@ -56,7 +56,7 @@ class GridFacts:
 
     @property
     def figures(self) -> list[Figure]:
-        """The grid file's figures, except those for which `simulated` is true."""
+        """The grid file's figures, except those of values that only simulations measure."""
         return [figure for figure in self.grid.figure if not simulated(figure)]
 
     def rows_of(self, figure: Figure) -> Sequence[Row]:
@@ -79,7 +79,7 @@ class GridFacts:
 
 
 def simulated(figure: Figure) -> bool:
-    """Whether a figure shows values that are measured in simulations only."""
+    """Whether a figure's x is one of `PROGRESS` that only simulations measure: not `ROUND`."""
     return figure.x in PROGRESS and figure.x != ROUND
 
 
@@ -128,7 +128,7 @@ _MEANING = ("δ", "unit", "relation", "sampler", "accountant", "guarantee", "aga
 
 
 def cell_figures(facts: GridFacts) -> Figures:
-    """Returns a table of the cells: metrics over seeds, and the largest ε with its terms.
+    """Returns a table of the cells: metrics and the largest ε over seeds, with the terms of ε.
 
     Terms that all cells have in common are only in the caption.
     """
@@ -182,7 +182,7 @@ def worst_table(facts: GridFacts, direction: Figure) -> Figures:
 
 
 def failures_table(facts: GridFacts) -> Figures | None:
-    """Returns a table of runs that are not done, by reason; None if there are none."""
+    """Returns a table of runs that are not "done", by status and reason; None if there are none."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in facts.rows:
         if row["status"] != DONE:
@@ -197,7 +197,7 @@ def failures_table(facts: GridFacts) -> Figures | None:
 
 
 def joint_table(facts: GridFacts) -> Figures | None:
-    """Returns the table of joint guarantees; None if no row of the grid's table states one."""
+    """Returns the table of joint guarantees; None if no row of the table `rows` states one."""
     names = ("joint_epsilon", "joint_cells", *_TERMS, "joint_note")
     stated = [row for row in facts.rows if row.get("joint_epsilon") is not None]
     distinct = dict.fromkeys(tuple(row.get(name) for name in names) for row in stated)
@@ -264,7 +264,7 @@ def _number(value: Any) -> float | None:
 
 
 def _meaning(cell: Row) -> dict[str, str]:
-    """Returns the terms of a cell's ε, by label."""
+    """Returns the terms of a cell's ε, by the labels `_MEANING`; a dash for an unknown one."""
     names = (*_TERMS, "sampler", "accountant")
     stated = {"guarantee": str(cell.get("guarantee") or "as stated")}
     start = f"the initial model, {cell['uncovered']}" if cell.get("uncovered") else "—"

@@ -50,7 +50,7 @@ def _rows(facts: PageFacts) -> dict[str, str]:
 
 
 def _of_what_is_shared(facts: PageFacts) -> dict[str, str]:
-    """Returns a table row on the model that is evaluated if clients keep a part of it; or none."""
+    """Returns a table row that names the evaluated model; empty unless clients keep a part."""
     if not (facts.config and facts.config.start.local):
         return {}
     return {"model": "the shared part, with the initial local part of a new client"}
@@ -81,7 +81,7 @@ def _picture(name: str, facts: PageFacts) -> Picture | None:
 
 
 def _charged(facts: PageFacts) -> list[str]:
-    """Returns the names of the metrics of evaluation by clients."""
+    """Returns the names of the metrics of evaluation by clients: those with an interval."""
     named = (key for line in facts.rounds for key in line if f"{key}_low" in line)
     return list(dict.fromkeys(named))
 

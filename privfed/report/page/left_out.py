@@ -110,7 +110,7 @@ def _noise(plan: Plan | None) -> Iterator[str]:
 
 
 def _complaints(culprits: Sequence[Culprit]) -> Iterator[str]:
-    """Yields a caveat if there are complaints, which are weaker evidence than a proof."""
+    """Yields a caveat if complaints identified a culprit: they are weaker evidence than a proof."""
     if any(each.complaints for each in culprits):
         yield (
             "Complaints identify a Byzantine client only if there are no more Byzantine clients "

@@ -189,7 +189,7 @@ def _sites(audit: RunAudit) -> dict[str, str]:
 
 
 def seen_text(audit: RunAudit) -> str:
-    """Describes the messages that each party sees."""
+    """Describes the rows and sums that each party sees; a dash if the ledger does not state it."""
     trust, sites = audit.terms.get("trust"), audit.terms.get("sites") or {}
     site = " except a client's own site" if "parties" in sites else ""
     rows = f"no party{site} sees a row"

@@ -85,7 +85,7 @@ class PageFacts:
 
     @property
     def meaning(self) -> str:
-        """The terms of this run's ε: unit, adjacency, sampling and adversary; nominal, if it is."""
+        """The terms of ε: unit, adjacency, sampling, any adversary, and "nominal" if it is."""
         bound = self.audit.guarantee
         assert bound is not None
         against = f", against {PARTY_WORDS[bound.against]}" if bound.against else ""
@@ -113,7 +113,7 @@ class PageFacts:
         return [key for key in keys if not key.startswith(PREFIX)]
 
     def simulation(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns the values under "simulation_only" in one line of metrics.jsonl; empty if none.
+        """Returns the values under "simulation_only" in `line` of metrics.jsonl; empty if none.
 
         No ε covers these values.
         """
@@ -196,7 +196,7 @@ def _summary_of_now(record: RunRecord) -> Mapping[str, Any]:
 
 
 def _evaluated(line: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the numbers in a line of metrics.jsonl, and the line's values of a simulation."""
+    """Returns the numbers in a line of metrics.jsonl, and its values under "simulation_only"."""
     apart = {key: line[key] for key in ("simulation_only",) if key in line}
     return {**_measured(line), **apart}
 

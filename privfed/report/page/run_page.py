@@ -44,7 +44,7 @@ def messages_chapter(facts: PageFacts) -> Chapter:
 
 
 def _noise(exchange: RoundForecast) -> dict[str, str]:
-    """Returns table rows on the signal-to-noise ratio of the averaged update."""
+    """Returns table rows on the averaged update's signal-to-noise ratio, or the lack of noise."""
     if exchange.signal is None or exchange.noise is None:
         return {"noise": "none is added"}
     ratio = exchange.signal / exchange.noise if exchange.noise else math.inf
@@ -111,7 +111,7 @@ def spending_chapter(facts: PageFacts) -> Chapter:
 def _parts(facts: PageFacts) -> list[Block]:
     """Returns a table of the ε of training alone and of evaluation by clients alone.
 
-    Empty if the run's charges are all of one kind.
+    Empty unless the run's charges have at least two different events.
     """
     charged = facts.record.ledger.run_spending
     if len(charged) < 2:
@@ -192,7 +192,7 @@ def _results(facts: PageFacts) -> Iterator[Chapter]:
 
 
 def _banners(facts: PageFacts) -> Iterator[Banner]:
-    """Yields the notices at the top of the page."""
+    """Yields notices on a refuted, absent or lost guarantee, simulation, stop, and unended run."""
     terms = facts.audit.terms
     if facts.audit.refuted:
         yield Banner("Refuted", "The run's canaries refute the ε that its ledger claims.")

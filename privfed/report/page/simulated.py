@@ -52,7 +52,7 @@ def _misbehaviour(facts: PageFacts) -> Iterator[Block]:
 
 
 def _counts_by_measure(by_measure: Mapping[str, Mapping[str, str]]) -> Block:
-    """Returns a table of the numbers of outlying and Byzantine clients, by measure of updates."""
+    """Returns a table of `by_measure`: numbers of outlying and Byzantine clients per measure."""
     counts = list(dict.fromkeys(name for each in by_measure.values() for name in each))
     return Figures(
         "Suspicious clients, by measure",
@@ -72,7 +72,7 @@ def _title(name: str) -> str:
 def _clients_that_stood_out(
     clients: Sequence[Mapping[str, str]], measures: Sequence[str]
 ) -> Iterator[Block]:
-    """Yields the number of clients that differ by any of the `measures`, and a table of them."""
+    """Yields the number of clients that any of `measures` marks, and a table of `_MOST` of them."""
     answers = [f"{name}_{answer}" for name in measures for answer in ("differs", "named")]
     unlike = [line for line in clients if any(line.get(each) == "yes" for each in answers)]
     yield Paragraph(
@@ -88,7 +88,7 @@ def _clients_that_stood_out(
 
 
 def _measures(facts: PageFacts) -> Iterator[Block]:
-    """Yields a table of the simulation's measures in each evaluated round; nothing without any."""
+    """Yields a table of "simulation_only" values by evaluated round; nothing if there are none."""
     stated = {line["round"]: dict(_flat(facts.simulation(line))) for line in facts.rounds}
     names = list(dict.fromkeys(name for measures in stated.values() for name in measures))
     if names:

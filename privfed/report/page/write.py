@@ -69,7 +69,7 @@ def _source(name: str) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Returns `value` with control characters made visible, if it is text that is not yet HTML."""
+    """Returns `value` with control characters made visible, if it is text but not `Markup`."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

@@ -47,7 +47,7 @@ def differences(first: Document, second: Document) -> tuple[Difference, ...]:
     """Returns every key whose values differ between two run files, in the order of the files.
 
     A key that only one file states counts as equal if its value is the key's default for both
-    files: a later version of privfed added the key.
+    files, because a later version of privfed may have added the key.
 
     Args:
       first: the content of one run file.
@@ -70,7 +70,7 @@ def differences(first: Document, second: Document) -> tuple[Difference, ...]:
 
 
 def _catalogued(document: Document) -> Document:
-    """Returns `document` with the names of built-in parts instead of their modules."""
+    """Returns `document` with built-in parts that are given by modules replaced by their names."""
     tables: dict[str, Any] = dict(document)
     for name, section in SECTIONS.items():
         table = tables.get(name)
@@ -101,7 +101,10 @@ def _flat(table: Document, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
 def _came_later(
     place: tuple[str, ...], first: Document, second: Document, values: tuple[Any, Any]
 ) -> bool:
-    """Whether a value that only one file states is the key's default in both files."""
+    """Whether the value at `place` that one file lacks is the key's default in both files.
+
+    `values` are those of `first` and `second`; the one that is not stated is `_ABSENT`.
+    """
     *above, key = place
     section = ".".join(above)
     (stated,) = (value for value in values if value is not _ABSENT)
@@ -118,7 +121,10 @@ def _section(document: Document, names: list[str]) -> Document:
 
 
 def _defaults(name: str, stated: Document) -> dict[str, Any]:
-    """Returns the defaults, by key, of a section and of the built-in parts that it states."""
+    """Returns the defaults, by key, of section `name`, and of the built-in parts in it.
+
+    `stated` is the section in a run file; a part that it lacks is the default one.
+    """
     section = SECTIONS.get(name)
     if section is None:
         return {}
@@ -236,7 +242,7 @@ def _side(record: RunRecord) -> Side:
 
 
 def _curve(record: RunRecord, measure: str | None) -> Iterator[Evaluated]:
-    """Yields the values of each evaluated round: of `measure` or, if None, of its first metric.
+    """Yields the values of each evaluated round: of `measure`, or of its first metric if None.
 
     The ε is infinite if the run has no guarantee.
     """

@@ -131,7 +131,7 @@ def _rounds(left: Side, right: Side) -> Iterator[Line]:
 
 
 def _thinned(rounds: Sequence[int]) -> list[int]:
-    """Returns the first and the last of `rounds`, and some evenly chosen ones between them."""
+    """Returns at most `_MOST_ROUNDS` of `rounds`, evenly chosen, with the first and the last."""
     if len(rounds) <= _MOST_ROUNDS:
         return [*rounds]
     step = (len(rounds) - 1) / (_MOST_ROUNDS - 1)

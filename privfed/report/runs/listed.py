@@ -29,7 +29,7 @@ class SamePopulation(Encoded):
     Attributes:
       population: the name of the population.
       runs: paths of the runs.
-      together: groups of these runs, by path, for which `privfed audit` computes a joint ε.
+      together: groups of these runs, as paths; `privfed audit` computes a joint ε of each group.
       obstacles: reasons why no single ε covers all runs; empty if one does.
     """
 
@@ -68,7 +68,8 @@ def run_directories(folder: Path, depth: int = DEPTH) -> Iterator[Path]:
     """Yields `folder` if it is a run directory, else those in it, up to `depth` folders below.
 
     Hidden folders, folders called private, and unreadable inner folders are not searched. At the
-    default `depth`, raises the error of `unreadable` if `folder` cannot be read.
+    default `depth`, raises `Refused` or `Broken`, as `unreadable` decides, if `folder` cannot be
+    read.
     """
     try:
         if _is_run(folder):

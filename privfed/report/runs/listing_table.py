@@ -63,7 +63,7 @@ def meaning_line(row: RunRow) -> str:
 
 
 def party(against: str | None, trust: str | None) -> str:
-    """Describes the adversary of an ε, as the ledger states it or as the trust model implies."""
+    """Describes the adversary of an ε: `against`, or the one that the trust model implies."""
     if against:
         return PARTY_WORDS.get(against, against)
     if trust == "client":
@@ -72,27 +72,27 @@ def party(against: str | None, trust: str | None) -> str:
 
 
 def measure_cell(row: RunRow) -> str:
-    """Formats the name and last value of the run's first metric."""
+    """Formats the name and last value of the run's first metric; a dash if it is unknown."""
     if row.measure is None or row.value is None:
         return NOTHING
     return f"{row.measure} {measure(row.measure, row.value)}"
 
 
 def constant_cell(row: RunRow) -> str:
-    """Formats the baseline's metric (best constant prediction), if it is known."""
+    """Formats the baseline's metric (best constant prediction); "" if it is unknown."""
     if row.measure is None or row.constant is None:
         return ""
     return f"{measure(row.measure, row.constant)}"
 
 
 def population_cell(row: RunRow) -> str:
-    """Formats the population's name; a digest is shortened."""
+    """Formats the population's name; a digest is shortened, and an unknown name is a dash."""
     name = row.population or NOTHING
     return f"{name[:8]}…" if len(name) == _DIGEST and name.isalnum() else name
 
 
 def time_cells(row: RunRow) -> tuple[str, str]:
-    """Formats the start of the run in local time, and its duration."""
+    """Formats the run's start in local time, or a dash, and its duration; "" if unknown."""
     if row.began is None:
         return NOTHING, ""
     began = datetime.fromisoformat(row.began).astimezone()
@@ -167,7 +167,7 @@ def _table(listing: Listing, stacked: bool) -> Table:
 def _cut(cells: Pair, headings: Pair, stacked: bool) -> list[str]:
     """Returns the pair `cells` as table cells.
 
-    It is one cell if `stacked`, or if only one value of the pair has a heading; otherwise two.
+    It is one cell, of two lines, if `stacked`; one cell if the second heading is empty; else two.
     """
     first, second = map(on_a_line, cells)
     if stacked:
@@ -176,7 +176,7 @@ def _cut(cells: Pair, headings: Pair, stacked: bool) -> list[str]:
 
 
 def _cells(row: RunRow, folder: Path, meaning: str) -> list[Pair]:
-    """Returns the pairs of values under each of `_HEADINGS`."""
+    """Returns the pairs of values under each of `_HEADINGS`; `meaning` is appended to the ε."""
     return [
         (_name(row.run, folder), population_cell(row)),
         (row.state, rounds_cell(row)),
@@ -188,7 +188,7 @@ def _cells(row: RunRow, folder: Path, meaning: str) -> list[Pair]:
 
 
 def _meanings(listing: Listing) -> dict[str, int]:
-    """Returns a number for each distinct `meaning_line` of the runs."""
+    """Returns a number, from 1, for each distinct `meaning_line` of the runs that have an ε."""
     lines = dict.fromkeys(meaning_line(row) for row in listing.rows if _has_epsilon(row))
     return {line: number for number, line in enumerate(lines, 1)}
 

@@ -30,7 +30,7 @@ STOPPED_BY_BYZANTINE = "stopped by Byzantine clients"
 
 
 def state_of(record: RunRecord) -> str:
-    """Returns the state of the run, such as "not begun", "running", "interrupted" or "ended"."""
+    """Returns the run's state: "not begun", "running", "interrupted", "stopped …" or "ended"."""
     if record.locked:
         return RUNNING
     if not record.charges and not record.summary:
@@ -141,7 +141,7 @@ def guarantees_of(ledger: Ledger) -> list[dict[str, Any]]:
 
     The first is the one to which the run's budget applies.
 
-    The guarantee for examples of silos assumes that one silo took part in every round, since the
+    The guarantee for examples of silos is that of a silo which took part in every round, since the
     silos' own ledgers are private. Raises `Broken` if the ledger cannot be accounted for.
     """
     try:
@@ -183,7 +183,7 @@ def _accounted(ledger: Ledger) -> list[dict[str, Any]]:
 
 
 def _last_line(record: RunRecord) -> dict[str, Any]:
-    """Returns the metrics of the last charged round; empty if not evaluated, or without charges."""
+    """Returns the metrics of the last charged round; empty if not evaluated, or there is none."""
     charges = record.opened_ledger.charges if record.opened_ledger else ()
     return dict(record.evaluated.get(charges[-1].round, {})) if charges else {}
 
@@ -299,7 +299,7 @@ def row_of(record: RunRecord) -> RunRow:
 
 
 def _population_digest(record: RunRecord) -> str | None:
-    """Returns a digest of the population in the ledger's terms; None if there is none."""
+    """Returns a digest of the population in the ledger's terms; None if they state none."""
     stated = record.terms.get("population")
     if not isinstance(stated, dict) or not stated:
         return None
@@ -321,7 +321,7 @@ def _population_name(record: RunRecord) -> str | None:
 
 
 def measure_name(line: Mapping[str, Any]) -> str | None:
-    """Returns the name of the first metric in a summary or a line of metrics.jsonl, or None."""
+    """Returns the name of the first metric (a finite number) in a line or summary; or None."""
     names = (name for name in line if name not in _NO_MEASURES)
     return next((name for name in names if number_in(line, name) is not None), None)
 
