@@ -187,7 +187,7 @@ class Federation:
 
     @property
     def population_size(self) -> int:
-        """Number of distinct clients of the complete population, also if the store has a subset."""
+        """Number of clients of the complete population; one at several sites counts once."""
         if self.stands_for or self.persons is None:
             return self.stands_for or self.clients
         return int(self.persons.max(initial=-1)) + 1
@@ -202,7 +202,7 @@ class Federation:
 
     @property
     def test_is_few(self) -> bool:
-        """Whether `test` is a subset of a larger test set, which may contain further classes."""
+        """Whether `test` is a subset of a larger test set, so that it may lack some classes."""
         return self.test_scale > 1.0
 
     def sizes(self, ids: Indices) -> Indices:

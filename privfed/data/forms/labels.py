@@ -45,8 +45,8 @@ class ClassForm:
         Args:
           raw: contents of files; only labels, owners and names in messages are read.
           x: features, shape [N, *].
-          counts: counts that the loader observed, by name.
-          how: preprocessing by which the features were computed.
+          counts: counts that the loader observed, by name, if any.
+          how: preprocessing by which the features were computed, if the source states it.
 
         Raises:
           Refused: if a label is not a declared class.
@@ -97,7 +97,7 @@ class ClassForm:
 
 
 def refuse_no_classes(classes: int, names: Sequence[str]) -> None:
-    """Raises `ValueError` unless either a number of `classes` or unique `names` are declared.
+    """Raises `ValueError` unless exactly one of `classes` and `names` is given, with unique names.
 
     There must be two or more classes.
     """
