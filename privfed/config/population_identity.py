@@ -75,7 +75,7 @@ def normal(theirs: Population) -> dict[str, Any]:
 
 
 def _is_file(unit: object) -> bool:
-    """Whether `unit` is a source with its client column, rather than a hash."""
+    """Whether `unit` has the form "source: client column", rather than that of a hash."""
     return ": " in str(unit)
 
 
