@@ -25,7 +25,7 @@ from privfed.core.registry import BUILT_IN, CONTRACTS, LISTS
 
 
 def meanings(part: type[BaseModel]) -> dict[str, str]:
-    """Returns key -> its docstring in `part` or a base, for keys of `part` that have one."""
+    """Returns key -> docstring of its declaration in `part` or a base, if it has one."""
     texts: dict[str, str] = {}
     for base in reversed(part.__mro__):
         if issubclass(base, BaseModel) and base is not BaseModel:

@@ -57,8 +57,8 @@ class Examples:
       sites: The site `[N]` of each example, an index into `site_names`; None if the source does not
         state it.
       site_names: Names of the sites.
-      outside: The fraction of numbers beyond the declared bounds, by column, for a public table
-        only.
+      outside: For each declared name or pattern, the numbers beyond the bounds; for a public table
+        only, otherwise empty.
       inputs: Inputs of the model by name, if the source declares them; otherwise empty.
     """
 
@@ -134,7 +134,7 @@ class Federation:
       stands_for: Number of clients of the complete population, if this is a subset that represents
         it; otherwise 0.
       test_scale: Size of the complete test set divided by the size of `test`.
-      sites: The site `[entries]` of each entry, a number below `data.sites`.
+      sites: The site `[entries]` of each entry, a number below `data.sites`; None without sites.
       persons: The client `[entries]` of each entry, ascending from 0 (None: entry k is client k).
     """
 

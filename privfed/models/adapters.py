@@ -85,7 +85,7 @@ def merge(layer: nn.Module) -> None:
 
 
 def unadapt(layer: nn.Module) -> None:
-    """Reverts `adapt` on `layer`: removes the factors, and restores the original weights."""
+    """Removes the factors that `adapt` added to `layer`, whose original weights are then used."""
     for weight in adapted_weights(layer):
         for factor in factors(weight):
             del layer._parameters[factor]

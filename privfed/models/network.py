@@ -80,7 +80,7 @@ class Network:
 
     @property
     def unstackable(self) -> str:
-        """Reason why models cannot be stacked, if known in advance; otherwise empty."""
+        """Reason why models cannot be stacked, if known without a try; otherwise empty."""
         if self.random:
             return (
                 "this model draws random numbers in training (dropout), and stacked models would "
@@ -299,7 +299,7 @@ class Network:
 
         Raises:
           ValueError: if the examples have no labels.
-          Refused: if the measure is undefined on these examples.
+          Refused: if a measure is undefined, such as the ROC AUC of a single class.
         """
         if not examples.labelled:
             raise ValueError("the examples have no labels, so they cannot be scored")

@@ -23,7 +23,7 @@ _MOST_MISSING_WORDS = 3
 
 @dataclass(frozen=True)
 class NumericColumn:
-    """A column of numbers with its `bounds`; `why` is the reason, for a comment in the run file.
+    """A column of numbers; `why` is the reason for its `bounds`, for a comment in the run file.
 
     `missing` replaces empty cells and cells with one of `missing_words`; it is None if there are no
     such cells.

@@ -30,7 +30,7 @@ class ClassForm:
 
     @property
     def meaning(self) -> Meaning:
-        """The names of the classes, if they are declared."""
+        """The meaning of labels: the names of the classes, if they are declared."""
         return Meaning(names=self.names)
 
     def examples(
@@ -88,7 +88,7 @@ class ClassForm:
         return np.array(codes, dtype=np.int64)
 
     def _number(self, value: object) -> int:
-        """Returns the class that `value` states, as a number or as digits in a text; -1 if none."""
+        """Returns the class that `value`, a number or digits in a text, states; -1 for others."""
         if isinstance(value, str) and value.isascii() and value.isdecimal():
             value = int(value[:20])
         if isinstance(value, int | float) and 0 <= value < self.classes and value == int(value):

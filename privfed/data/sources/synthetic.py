@@ -95,7 +95,7 @@ class Synthetic(Part):
         return self._size(rng.normal(size=clients))
 
     def _expected_size(self) -> float:
-        """Returns the expected size of a client: its mean over equally probable quantiles."""
+        """Returns the expected size of a client: the mean of its equally probable quantiles."""
         return float(self._size(ndtri((np.arange(_QUANTILES) + 0.5) / _QUANTILES)).mean())
 
     def _size(self, draws: np.ndarray) -> np.ndarray:

@@ -85,7 +85,7 @@ def of_clients(clients: Mapping[Any, Any], shapes: ArrayShapes, called: str) -> 
     """Joins the arrays of all clients to one table.
 
     Args:
-      clients: name of each client -> a pair (x, y) of arrays, or a dataset of pairs.
+      clients: name of each client -> a pair (x, y) of arrays, or a dataset (`is_dataset`).
       shapes: the declared shapes.
       called: name of the data in messages.
 

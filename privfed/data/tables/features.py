@@ -236,7 +236,7 @@ def present_labels(labels: Sequence[str], names: Sequence[str], called: str) -> 
 
 
 def has_labels(table: Columns, labels: Sequence[str], called: str) -> bool:
-    """Whether no cell of `labels` is empty; False if all are. Raises `Refused` if only some are."""
+    """Whether rows have labels: no cell is empty. If only some are empty, raises `Refused`."""
     empty = np.stack([_empty(table, label) for label in labels], 1)
     if empty.all():
         return False
