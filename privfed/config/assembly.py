@@ -140,7 +140,7 @@ def default_keys(name: str) -> set[str]:
 
 
 def keys_meant(written: str, section: str = "") -> list[str]:
-    """Returns the keys, as "section.key", that have this name, or have it in another library.
+    """Returns the keys, "section.key", that are called `written`, here or in another library.
 
     Args:
       written: the name, which is not a key at the place where the user wrote it.
@@ -169,9 +169,9 @@ def _with_loss(raw: Raw) -> Raw:
 def _without_open(raw: Raw) -> tuple[Raw, tuple[str, ...]]:
     """Returns `raw` without the keys that are "auto", and the names of these keys.
 
-    Only client.lr and privacy.clip may be "auto". If one is left out, it is "auto" for models that
-    are not linear, unless the named parts give it another default than the default parts do, or
-    clients are at sites on their own machines.
+    Only client.lr and privacy.clip may be "auto". If one is left out, it is "auto", unless the
+    model is linear, clients are at sites on their own machines, or the named parts give the key
+    another default than the default parts do.
     """
     others = {name: dict(section) for name, section in raw.items()}
     linear = isinstance(_chosen("model", raw.get("model", {}))["model"][1], LinearModel)

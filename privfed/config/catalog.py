@@ -25,7 +25,7 @@ from privfed.core.registry import BUILT_IN, CONTRACTS, LISTS
 
 
 def meanings(part: type[BaseModel]) -> dict[str, str]:
-    """Returns key -> its docstring in `part` or a base, for keys of `part` that have one."""
+    """Returns key -> docstring of its declaration in `part` or a base, if it has one."""
     texts: dict[str, str] = {}
     for base in reversed(part.__mro__):
         if issubclass(base, BaseModel) and base is not BaseModel:
@@ -100,9 +100,9 @@ def catalog() -> dict[str, dict[str, str]]:
 def _described(kind: str, name: str) -> str:
     """Returns the first sentence about a part; for objectives, also the lengths of messages.
 
-    Lengths are in units of d, the number of parameters. They are left out for an objective that has
-    a key without a default. Built-in parts other than objectives are not imported, since importing
-    may be slow.
+    These are the messages that a client sends and receives, and what it keeps, in units of d, the
+    number of parameters. They are left out for an objective that has a key without a default.
+    Built-in parts other than objectives are not imported, since importing may be slow.
     """
     target = BUILT_IN[kind].get(name)
     if target and kind != "objective":
@@ -171,7 +171,8 @@ def schema() -> _Schema:
 def _section(name: str, definitions: _Schema) -> _Schema:
     """Returns the schema of a section: its own keys, the keys that name parts, and parts' keys.
 
-    Unknown keys are allowed if the section names an external part, which has keys of its own.
+    Unknown keys are allowed if the section names an external part, "module:Name", which has keys of
+    its own.
     """
     section = SECTIONS[name]
     properties = _properties(section.keys, definitions)

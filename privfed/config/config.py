@@ -201,7 +201,7 @@ class Config:
 
     @property
     def attackers_see_rows(self) -> bool:
-        """Whether attackers know honest clients' updates, so that their rows depend on these."""
+        """Whether there are attackers that know all honest clients' updates (`attack.knows`)."""
         return self.has_attackers and Knowledge.ALL_HONEST in self.attack.knows
 
     @property
@@ -211,7 +211,7 @@ class Config:
 
     @property
     def shared_noise(self) -> SharedNoise | None:
-        """The mechanism if clients or sites add shares of its noise to secure sums, or None."""
+        """The mechanism, if clients or sites add shares of its noise to secure sums; else None."""
         return self.mechanism if shares_noise(self.mechanism) else None
 
     @property
@@ -221,7 +221,7 @@ class Config:
 
     @property
     def colluding(self) -> int | None:
-        """Number of Byzantine clients plus `joint_noise.colluders`; None without `joint_noise`."""
+        """Assumed Byzantine clients plus `joint_noise.colluders`; None without `joint_noise`."""
         return self.byzantine + self.joint_noise.colluders if self.joint_noise else None
 
     @property
@@ -244,7 +244,7 @@ class Config:
 
     @property
     def example_privacy(self) -> ExamplePrivacy | None:
-        """The mechanism by which silos protect single examples; None if they do not."""
+        """The client mechanism, if it protects single examples (of silos); otherwise None."""
         return self.client_mechanism if protects_examples(self.client_mechanism) else None
 
     @property

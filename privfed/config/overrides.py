@@ -80,7 +80,7 @@ def assign(raw: Raw, target: str, value: Any) -> None:
 
 
 def is_key(target: str) -> bool:
-    """Whether `target`, up to its last dot, names a section, or a table in one.
+    """Whether `target` has a dot, and names a section, or a table in one, up to its last dot.
 
     The key after the dot need not exist.
     """
@@ -121,10 +121,11 @@ def _value(text: str) -> Any:
 
 
 def evaluation_keys(assignments: Iterable[str]) -> dict[str, Any]:
-    """Returns the keys of [evaluation] that `--set evaluation.key=value` assign.
+    """Returns key -> value for the assignments "evaluation.key=value" of `--set`.
 
     Raises:
-      Refused: for keys of other sections, and for keys that a single evaluation cannot use.
+      Refused: for keys of other sections, and for keys that a single evaluation cannot use: by,
+        every and holdout.
     """
     raw: Raw = {}
     for assignment in assignments:

@@ -75,7 +75,7 @@ def normal(theirs: Population) -> dict[str, Any]:
 
 
 def _is_file(unit: object) -> bool:
-    """Whether `unit` is a source with its client column, rather than a hash."""
+    """Whether `unit` has the form "source: client column", rather than that of a hash."""
     return ": " in str(unit)
 
 
@@ -84,9 +84,9 @@ def _kinds() -> list[str]:
 
 
 def _facts(config: Config, names: Mapping[str, str]) -> str:
-    """Returns a hash of the seed, the keys of [data] that define clients, and its parts' names.
+    """Returns a hash of the seed, the keys of [data] that define clients, and parts of [data].
 
-    `names` states these names by the kind of part. Keys about sites are left out.
+    `names` has the names of these parts, by kind. Keys about sites are left out.
     """
     parts = {key: names[kind] for key, (kind, _) in SECTIONS["data"].parts.items()}
     data = {**config.values()["data"], **parts}

@@ -164,9 +164,10 @@ def names_read(defined: Any) -> set[str]:
 
 
 def hooks_of(kind: str, part: type[BaseModel]) -> set[str]:
-    """Returns the names of the public methods of the contract and of the part's built-in bases.
+    """Returns the names of the public methods of a part's contract and of its built-in classes.
 
-    `__call__` is among them; methods of `BaseModel` are not.
+    Built-in are those classes among `part` and its bases that privfed defines. `__call__` is
+    included; methods of `BaseModel` are not.
     """
     bases = [*contract_of(kind).__mro__, *(each for each in part.__mro__ if _is_ours(each))]
     of_parts = {name for each in BaseModel.__mro__ for name in vars(each)}
@@ -184,7 +185,7 @@ def check_answers(kind: str, part: type[BaseModel], ours: bool = False) -> None:
 
     Args:
       kind: the kind of part, a key of `CONTRACTS`.
-      part: the class whose hooks are replaced in place.
+      part: the class; hooks that it or its external bases define are replaced in place.
       ours: whether to wrap the hooks that `part` defines even if it is built in, as tests do.
     """
     for each in part.__mro__:
@@ -200,7 +201,7 @@ def check_answers(kind: str, part: type[BaseModel], ours: bool = False) -> None:
 
 
 def _is_ours(made: Any) -> bool:
-    """Whether a class or function is defined in privfed's packages or in pydantic."""
+    """Whether a class or function is defined in one of privfed's packages, or in pydantic."""
     return made.__module__.partition(".")[0] in _LIBRARY
 
 

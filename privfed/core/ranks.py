@@ -74,10 +74,10 @@ SINGLE_PROCESS = SingleProcess()
 class Together:
     """This process as a rank of a `torch.distributed` process group; gloo sends CPU tensors.
 
-    The numbers that `claimed` yields are counted at `store`. The store may outlive a failed process
-    group, so the counters' names begin with `group`, a new random text for each process group.
-    `alive` reports whether the processes that this one monitors still run. `cards` is the process
-    group for sums among GPUs, if each rank has its own GPU.
+    `store` counts the numbers that `claimed` has yielded. It may outlive a failed process group, so
+    the counters' names begin with `group`, a new random text for each process group. `alive`
+    reports whether the processes that this one monitors still run. `cards` is the process group for
+    sums among GPUs, if each rank has its own GPU.
     """
 
     rank: int
@@ -146,7 +146,7 @@ class Together:
         return message.numpy().tobytes()
 
     def _wait(self, begin: Callable[[], Any]) -> None:
-        """Begins an exchange and waits until it is complete.
+        """Begins an operation of the process group by `begin`, and waits until it is complete.
 
         A message to a process that died may never complete, so the ranks are checked meanwhile.
         Raises `RankLost` if a rank has died.

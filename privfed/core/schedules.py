@@ -44,7 +44,10 @@ class Staircase(Part):
 
 
 class WarmUp(Part):
-    """Raises the rate linearly over rounds 1 to `warmup`, then leaves it constant."""
+    """Raises the rate linearly over rounds 1 to `warmup`, then leaves it constant.
+
+    The factor is 1 / `warmup` in round 1, and 1 from round `warmup` on.
+    """
 
     warmup: int = Field(10, ge=1)
     """The number of rounds over which the rate rises."""
@@ -54,7 +57,10 @@ class WarmUp(Part):
 
 
 class Cosine(Part):
-    """Lowers the rate to zero over `over` rounds, as half a cosine (Loshchilov & Hutter 2017)."""
+    """Lowers the rate to zero over `over` rounds, as half a cosine (Loshchilov & Hutter 2017).
+
+    The factor is 1 in round 1, and 0 from round `over` + 1 on.
+    """
 
     over: int = Field(ge=1, examples=[10])
     """The number of rounds over which the rate falls; from the next round on, it is zero."""

@@ -174,7 +174,7 @@ class Keys:
         return np.random.Generator(np.random.Philox(key=np.frombuffer(self.seed, np.uint64)))
 
     def integer(self) -> int:
-        """Returns one 63-bit integer, to seed another library's generator."""
+        """Returns one integer in [0, 2^63), to seed another library's generator."""
         return int(self.bits(1)[0] >> np.uint64(1))
 
     def per_client(self, count: int, salt: int = 0) -> Words:

@@ -146,7 +146,7 @@ def _apart(name: str, other: str) -> int:
 
 
 def _allowed(name: str, other: str) -> int:
-    """Returns the largest distance of close names; it is below the length of either name."""
+    """Returns the largest distance at which names are close; it is below either name's length."""
     return min(max(1, max(len(name), len(other)) // 3), len(name) - 1, len(other) - 1)
 
 

@@ -57,8 +57,8 @@ class Examples:
       sites: The site `[N]` of each example, an index into `site_names`; None if the source does not
         state it.
       site_names: Names of the sites.
-      outside: The fraction of numbers beyond the declared bounds, by column, for a public table
-        only.
+      outside: For each declared name or pattern, the numbers beyond the bounds; for a public table
+        only, otherwise empty.
       inputs: Inputs of the model by name, if the source declares them; otherwise empty.
     """
 
@@ -134,7 +134,7 @@ class Federation:
       stands_for: Number of clients of the complete population, if this is a subset that represents
         it; otherwise 0.
       test_scale: Size of the complete test set divided by the size of `test`.
-      sites: The site `[entries]` of each entry, a number below `data.sites`.
+      sites: The site `[entries]` of each entry, a number below `data.sites`; None without sites.
       persons: The client `[entries]` of each entry, ascending from 0 (None: entry k is client k).
     """
 
@@ -187,7 +187,7 @@ class Federation:
 
     @property
     def population_size(self) -> int:
-        """Number of distinct clients of the complete population, also if the store has a subset."""
+        """Number of clients of the complete population; one at several sites counts once."""
         if self.stands_for or self.persons is None:
             return self.stands_for or self.clients
         return int(self.persons.max(initial=-1)) + 1
@@ -202,7 +202,7 @@ class Federation:
 
     @property
     def test_is_few(self) -> bool:
-        """Whether `test` is a subset of a larger test set, which may contain further classes."""
+        """Whether `test` is a subset of a larger test set, so that it may lack some classes."""
         return self.test_scale > 1.0
 
     def sizes(self, ids: Indices) -> Indices:

@@ -35,8 +35,8 @@ distinct test examples that are also training examples."""
 def refuse_shared_rows(pool: Examples, test: Examples) -> None:
     """Raises `Refused` if more than half of the distinct examples of `test` are also in `pool`.
 
-    Nothing is refused if `pool` states no owners or `test` does, or if fewer than 90 % of the
-    examples of `pool` are distinct.
+    Nothing is refused if `pool` has no owners, `test` has owners or is empty, or fewer than 90 % of
+    the examples of `pool` are distinct.
     """
     if pool.owners is None or test.owners is not None or not len(test):
         return
@@ -244,7 +244,7 @@ def _split_clients(pool: Examples, fraction: float, streams: Streams) -> Holdout
 
 
 def _uniform(name: str, root: int) -> float:
-    """Returns a uniform number in [0, 1), determined by a client's name and the common `root`."""
+    """Returns a uniform number in [0, 1): a hash of a client's name and the split's `root`."""
     return client_number(f"{root}/{name}") / 2.0**63
 
 

@@ -156,7 +156,7 @@ Inputs = Mapping[str, Input]
 
 
 def by_position(inputs: Inputs) -> bool:
-    """Whether x is one positional argument of the model: no input, or only "x", is declared."""
+    """Whether the model takes x as one positional argument: `inputs` is empty, or only "x"."""
     return not inputs or [*inputs] == [X]
 
 
@@ -183,7 +183,7 @@ def by_name(x: Tensor, inputs: Inputs) -> dict[str, Tensor]:
 
 
 def synthetic_inputs(inputs: Inputs, count: int, seed: int = 0) -> Tensor:
-    """Returns `count` synthetic examples, as one tensor of all inputs (`side_by_side`)."""
+    """Returns `count` synthetic examples, drawn from `seed`, as one tensor (`side_by_side`)."""
     generator = torch.Generator().manual_seed(seed)
     values = {name: each.synthetic(count, generator) for name, each in sorted(inputs.items())}
     return side_by_side(values, inputs)

@@ -58,7 +58,7 @@ def populate(
       streams: random streams of the run.
       holdout: the rule of the test set: "test", "clients", "examples" or "none".
       protected: whether a guarantee covers the clients.
-      few: number of clients to build instead of all, for a rehearsal; None builds all.
+      few: number of simulated clients to build instead of all, for a rehearsal; None or 0: all.
       sites: the declared sites.
 
     Returns:
@@ -96,7 +96,7 @@ def populate(
 def _refuse_undeclared_partition(
     source: Source, partition: Partition, owners: Indices, true_owners: Indices | None
 ) -> None:
-    """Raises `Refused` if a partition with `assigns` = False reassigns real clients' examples."""
+    """Raises `Refused` if `assigns` is False, but real clients' examples get other owners."""
     if source.holds_real_clients and not partition.assigns and (owners != true_owners).any():
         raise Refused(
             "data.partition declares assigns = False, but assigns examples to other clients; "
@@ -107,8 +107,8 @@ def _refuse_undeclared_partition(
 def _present(split: HoldoutSplit, owners: Indices, built: int) -> int:
     """Returns the number of clients in the population, including clients without examples.
 
-    It is the number of clients that the training examples name. Without names, it is `built`, or
-    more if `owners` has a higher number.
+    It is the number of names in the training pool; without names, the larger of `built` and the
+    highest of `owners` plus 1.
     """
     return len(split.pool.clients) or max(built, int(owners.max(initial=-1)) + 1)
 
@@ -148,11 +148,11 @@ def _store(
 def _of_an_entry(
     typical: float | None, pool: Examples, split: HoldoutSplit, sites: Sites
 ) -> float | None:
-    """Returns the estimated number of examples of an entry: `typical` / `sites.per_client`.
+    """Returns the estimated number of examples of an entry; None if `typical` is None.
 
-    If the source states sites and a client may be at several, it is the mean number in the test
-    set's entries. It is `typical` if the test set has no owners or sites, or its clients also
-    train. None if `typical` is None.
+    It is `typical` if `sites.per_client` is 1, and `typical` / `sites.per_client` if sites are
+    simulated. If the source states sites, it is the mean number in the test set's entries; or
+    `typical`, if the test set has no owners or sites, or its clients also train.
     """
     if typical is None or sites.per_client == 1:
         return typical

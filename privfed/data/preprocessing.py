@@ -20,8 +20,8 @@ class Numbers(Part):
     """`count` adjacent columns of numbers, which the name or pattern `column` declares.
 
     Numbers beyond `bounds` are clipped or refused: see `Preprocessing`. `missing` replaces an empty
-    cell; if it is None, empty cells are refused. `days` marks dates, in days since 1970-01-01
-    (UTC).
+    cell; if it is None, empty cells are refused. If `days`, they are dates, in days since
+    1970-01-01 (UTC).
     """
 
     column: str
@@ -71,14 +71,14 @@ class Preprocessing(Part):
 
     @property
     def is_array(self) -> bool:
-        """Whether the raw input is one array of numbers with common bounds, which are scaled."""
+        """Whether the raw input is one array: there is one entry of `numbers`, and no category."""
         return len(self.numbers) == 1 and not self.categories
 
     @property
     def inputs(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
         """The raw columns by name, each with its type and the shape of one row.
 
-        Numbers of tables are float64, since dates have many digits; numbers of arrays are float32.
+        Numbers are of type `dtype`; categories are int64 codes.
         """
         inputs: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
         if self.numbers:
@@ -90,7 +90,10 @@ class Preprocessing(Part):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of raw numbers."""
+        """The type of raw numbers: float32 if an example has several dimensions, otherwise float64.
+
+        Columns of tables are float64, since dates have many digits.
+        """
         return torch.float32 if len(self.shape) > 1 else torch.float64
 
     @classmethod
@@ -123,7 +126,10 @@ class Preprocessing(Part):
 
 
 def merged(numbers: Iterable[Numbers]) -> tuple[Numbers, ...]:
-    """Returns the declarations, with adjacent ones merged that differ only in `count`."""
+    """Returns the declarations in order; adjacent ones that differ only in `count` become one.
+
+    Their counts are added.
+    """
     groups: list[Numbers] = []
     for declared in numbers:
         last = groups[-1] if groups else None

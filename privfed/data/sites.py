@@ -62,8 +62,8 @@ class Entries:
 def refuse_undeclared(pool: Examples, assigns: bool, sites: Sites) -> None:
     """Raises `Refused` if the source states sites, but the configuration contradicts them.
 
-    That is, if more sites occur than `sites` declares, `sites` has a rule for simulated sites, or
-    the partition changes owners.
+    That is, if more sites occur than `sites` declares, `sites.partition` is not "even", or the
+    partition changes owners.
 
     Args:
       pool: all examples of the source.
@@ -164,7 +164,8 @@ def synthetic_entries(
     """Returns entries of the clients `identities`, each at `per_client` simulated sites.
 
     The first site is drawn by the rule of `sites`, further sites uniformly. Each example of a
-    client, by `owners` `[N]`, is assigned to one of its sites at random; an entry may have none.
+    client, by `owners` `[N]`, is assigned to one of its sites at random; an entry may have no
+    example.
 
     Raises:
       Refused: if the rule is "label", but `examples` have no class labels.
@@ -183,7 +184,7 @@ def synthetic_entries(
 def _homes(
     examples: Examples, owners: Indices, words: Words, sites: Sites, streams: Streams
 ) -> Indices:
-    """Returns each client's first site `[clients]`, chosen by its random integer in `words`.
+    """Returns each client's first site, by its random integer in `words` (both `[clients]`).
 
     `sites` determines the rule. For "label", the distribution of a label over sites is drawn from
     `streams`.
@@ -258,7 +259,7 @@ def entry_identities(
 ) -> Indices | None:
     """Returns entries' identities, which key random streams; None if clients have no names.
 
-    An identity depends only on the names of client and site; if each client is at one site, on the
+    An identity depends only on the names of client and site; if `sites.per_client` is 1, on the
     client's name alone.
 
     Args:

@@ -51,6 +51,8 @@ class Source(Protocol):
     def load_test(self, clients: int, streams: Streams) -> Examples | None:
         """Returns public test examples, none of which `load` returns; None if there are none.
 
+        Their clients may be among those of `load`.
+
         Args:
           clients: number of test clients, for sources that synthesise them.
           streams: random streams of the run.
@@ -70,7 +72,7 @@ class LabelFree(Protocol):
 
 @runtime_checkable
 class NamesSites(Protocol):
-    """A source that states the site of each example, if `site` is not empty."""
+    """A source that states the site of each example, if its key `site` is not empty."""
 
     site: str
     """The column of sites; empty if there is none."""

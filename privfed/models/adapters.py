@@ -36,7 +36,11 @@ _NO_WEIGHTS: tuple[str, ...] = ()
 
 
 def adaptable(layer: nn.Module) -> dict[str, int]:
-    """Returns name -> number of row blocks g, for the weights of `layer` that can be adapted."""
+    """Returns the weights of `layer` that can be adapted: name -> number of blocks of rows, g.
+
+    g is 3 for the joint projection of an attention (query, key, value), the number of groups of a
+    convolution, and 1 for other weights.
+    """
     if isinstance(layer, nn.MultiheadAttention):
         packed = {"in_proj_weight": 3}
         apart = {"q_proj_weight": 1, "k_proj_weight": 1, "v_proj_weight": 1}
@@ -81,7 +85,7 @@ def merge(layer: nn.Module) -> None:
 
 
 def unadapt(layer: nn.Module) -> None:
-    """Reverts `adapt` on `layer`: removes the factors, and restores the original weights."""
+    """Removes the factors that `adapt` added to `layer`, whose original weights are then used."""
     for weight in adapted_weights(layer):
         for factor in factors(weight):
             del layer._parameters[factor]
@@ -155,7 +159,8 @@ Place = tuple[str, nn.Module, str, int]
 def adapt_model(module: nn.Module, lora: Lora, keys: Keys) -> None:
     """Adds factors to `module`, and freezes all parameters except these and the `trained` ones.
 
-    Entries of A have variance 1 / k, so entries of A x are about as large as those of x. B is zero.
+    A is frozen, too, if `lora.freeze_a`. Its entries have variance 1 / k, so entries of A x are
+    about as large as those of x. B is zero.
 
     Args:
       module: the model, changed in place.
@@ -188,8 +193,8 @@ def adapt_model(module: nn.Module, lora: Lora, keys: Keys) -> None:
 def merge_model(module: nn.Module, trained: Collection[str]) -> tuple[str, ...]:
     """Merges all adapters of `module` into its weights; returns the names of trained parameters.
 
-    `trained` has the names of trained parameters before merging. A merged weight counts as trained
-    if one of its factors is in `trained`.
+    `trained` has the names of trained parameters before merging; the result has no factors. A
+    merged weight counts as trained if one of its factors is in `trained`.
     """
     weights: list[str] = []
     for name, layer in list(module.named_modules()):
@@ -214,7 +219,7 @@ def refuse_unused(gradients: Mapping[str, Tensor]) -> None:
 
 
 def _places(module: nn.Module, targets: Collection[str]) -> list[Place]:
-    """Returns the adaptable weights of the modules that `targets` name.
+    """Returns the adaptable weights of the modules that `targets` name, each weight once.
 
     Raises `Refused` if there are no targets, or a target names no such module.
     """
@@ -286,7 +291,7 @@ def _refuse_rank(name: str, rank: int, rows: int, columns: int) -> None:
 
 
 def _drawn(shape: torch.Size, blocks: int, rank: int, keys: Keys) -> tuple[Tensor, Tensor]:
-    """Returns a random A `[g, r, k]` of variance 1 / k, and a zero B `[g, n / g, r]`."""
+    """Returns a random A `[g, r, k]`, entries of variance 1 / k, and a zero B `[g, n / g, r]`."""
     columns = math.prod(shape[1:])
     normal = keys.normal(blocks * rank * columns).reshape(blocks, rank, columns)
     a = torch.from_numpy(normal / math.sqrt(columns)).float()
@@ -309,7 +314,7 @@ def _trained(module: nn.Module, patterns: Iterable[str]) -> set[str]:
 
 
 def _freeze(module: nn.Module, trained: Collection[str]) -> None:
-    """Freezes all parameters except `trained`, a set with one name of each trained parameter.
+    """Freezes all parameters except `trained`, which has one name of each, even if it is tied.
 
     Batch normalisations without trained parameters then use their loaded statistics.
     """

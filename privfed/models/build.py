@@ -58,8 +58,8 @@ def build_network(
       loss: the loss of the run.
       keys: random stream of the initial parameters.
       device: device of the network.
-      constants: constants of a resumed run, whose parameters its checkpoint has, so that
-        `start.init` is not read; None for a new run.
+      constants: constants of a resumed run (its checkpoint has the parameters, so `start.init` is
+        not read); None for a new run.
       averages: whether clients may average the running statistics of batch normalisations, as in
         runs without privacy; otherwise such models are refused.
 
@@ -212,7 +212,6 @@ def _refuse_hidden_start(model: Model, module: nn.Module) -> None:
 
 
 def _freeze(module: nn.Module, patterns: Sequence[str]) -> None:
-    """Freezes the parameters that `patterns` name (`_named_so`)."""
     for pattern in patterns:
         for parameter in _named_so(module, pattern, "model.frozen").values():
             parameter.requires_grad_(False)
@@ -237,10 +236,10 @@ def _named_so(module: nn.Module, pattern: str, key: str) -> dict[str, nn.Paramet
 
 
 def _keep_local(module: nn.Module, patterns: Sequence[str]) -> Shapes:
-    """Freezes the local parameters, which `patterns` name; returns the shapes of the local vector.
+    """Freezes the local parameters, which `patterns` name; returns their names and shapes.
 
-    If all parameters of a batch normalisation are local, its running statistics are local, too.
-    Raises `Refused` if `patterns` name only frozen parameters.
+    If all parameters of a batch normalisation are local, its running statistics are local, too, and
+    part of the result. Raises `Refused` if `patterns` name only frozen parameters.
     """
     named = [_named_so(module, pattern, "model.local") for pattern in patterns]
     staying = {id(p) for each in named for p in each.values() if p.requires_grad}
@@ -258,7 +257,7 @@ def _batch_norms(module: nn.Module) -> list[tuple[str, _BatchNorm]]:
 
 
 def _names_all_of(name: str, part: nn.Module, patterns: Sequence[str]) -> bool:
-    """Whether `patterns` name all parameters of `part`, or `part` itself if it has none."""
+    """Whether `patterns` name all of the parameters of `part` itself; or `part`, if it has none."""
     keys = [f"{name}.{key}" for key, _ in part.named_parameters(recurse=False)]
     return all(any(is_named(key, p) for p in patterns) for key in keys or [f"{name}."])
 
@@ -267,7 +266,8 @@ def _averaged_statistics(module: nn.Module, start: Start, averages: bool) -> Sha
     """Puts batch normalisations in evaluation mode; returns the shapes of averaged statistics.
 
     Raises `Refused` for a batch normalisation without running statistics. One with statistics that
-    is neither frozen nor local is refused, unless clients may average statistics (`averages`).
+    is in training mode, and neither frozen nor local, is refused unless `averages`: clients then
+    average its statistics.
     """
     averaged = []
     for name, part in _batch_norms(module):
@@ -293,7 +293,10 @@ def _averaged_statistics(module: nn.Module, start: Start, averages: bool) -> Sha
 
 
 def _reset_statistics(module: nn.Module, averaged: Shapes) -> None:
-    """Resets averaged statistics to 0 and 1: the fingerprint must not depend on `model.init`."""
+    """Resets `averaged` statistics to means 0 and variances 1.
+
+    The fingerprint must not depend on `model.init`.
+    """
     for name, part in _batch_norms(module):
         if f"{name}.running_mean".lstrip(".") in averaged.names:
             part.reset_running_stats()

@@ -47,7 +47,7 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 def failed_layer(error: BaseException, module: nn.Module) -> str:
-    """Returns name and type of the innermost layer of `module` whose call raised `error`.
+    """Returns "'name' (Type)" of the innermost submodule of `module` whose call raised `error`.
 
     "" if no submodule was being called.
     """

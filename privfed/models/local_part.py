@@ -25,8 +25,8 @@ class FullNetwork(Network):
 
     Trained batch normalisations (`norms`, by name) use batch statistics, whether they are local, as
     in FedBN (Li, Jiang, Zhang, Kamp & Dou 2021), or averaged. For a single example they use their
-    running `statistics`. Running statistics are entries of the vector that have no gradient; each
-    forward pass on a batch updates them in place.
+    running statistics (`statistics`, by name). These are entries of the vector that have no
+    gradient; each forward pass on a batch updates them in place.
     """
 
     norms: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ def held_shapes(
 
 
 def _norms(module: nn.Module, held: frozenset[str]) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Returns the names of batch normalisations and of their running statistics in `held`."""
+    """Returns the running statistics among the names `held`, after the names of their layers."""
     statistics = held & {name for name, _ in module.named_buffers()}
     return tuple(sorted({name.rpartition(".")[0] for name in statistics})), statistics
 
@@ -106,7 +106,7 @@ def _by_batch(module: nn.Module, norms: tuple[str, ...]) -> Iterator[None]:
 
 
 def missing_part(network: Network) -> str:
-    """Returns a warning about the untrained local part of `network`; empty if it has none."""
+    """Returns a warning that the local part of `network` has its initial values; "" without one."""
     local = network.local
     if not local.names:
         return ""

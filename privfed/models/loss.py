@@ -28,8 +28,9 @@ _LEAST_CLIP = 0.01
 class Loss(Part):
     """A task: the loss that clients minimise, the measures of a model, and its predictions.
 
-    By default, losses of stacked models are computed as those of one long batch; `baseline_outputs`
-    returns those of `minimiser`; and a client's measure is the first of `measures`.
+    By default, `stacked` computes the losses of stacked models as those of one long batch;
+    `baseline_outputs` returns the result of `minimiser`; and `client_measure` is the first of
+    `measures`.
     """
 
     lower_is_better: ClassVar[bool] = False
@@ -45,10 +46,11 @@ class Loss(Part):
     def defaults(self, task: Task) -> Mapping[str, Any]:
         """Returns default values for `task` of keys left out of a run file: "section.key" -> value.
 
-        The only default here is a clipping norm proportional to the cohort, from 0.01 to that of
-        the default run. The noise on the average update has standard deviation z * clip / cohort, z
-        the noise multiplier. It is then about the same for cohorts of 4 to 150 clients, and lower
-        for larger ones. `experiments/first_run` compares other norms.
+        The only default here is a clipping norm: that of the default run for cohorts of 150 or
+        more, proportionally less for smaller ones, and at least 0.01. The noise on the average
+        update has standard deviation z * clip / cohort, z the noise multiplier. It is then about
+        the same for cohorts of 4 to 150 clients, and lower for larger ones.
+        `experiments/first_run` compares other norms.
         """
         clip = _CLIP * min(task.cohort / _COHORT, 1.0)
         return {"privacy.clip": max(float(f"{clip:.2g}"), _LEAST_CLIP)}
@@ -103,7 +105,7 @@ class Loss(Part):
     def client_measure(self, scores: Tensor) -> tuple[str, float]:
         """Returns the name and value of one client's measure, from its scores `[n, j]`.
 
-        It must be defined also if all examples of the client have one class.
+        An override must return a value even if all examples of the client have one class.
         """
         return next(iter(self.measures(scores).items()))
 
@@ -138,7 +140,7 @@ def class_probabilities(probabilities: Tensor, meaning: Meaning) -> dict[str, Te
 
 
 def log_odds(shares: Tensor) -> Tensor:
-    """Returns the log-odds of the probabilities `shares`, clamped so that the result is finite."""
+    """Returns the log-odds of float64 probabilities `shares`, clamped to [1e-12, 1 - 1e-12]."""
     return torch.logit(shares, eps=TINY_SHARE)
 
 

@@ -69,18 +69,18 @@ class Network:
 
     @property
     def without_adapters(self) -> int:
-        """Number of parameters of the model after merging its adapters, trained or not."""
+        """Number of all parameters, trained or not, except the factors of adapters."""
         named = self.module.named_parameters()
         return sum(parameter.numel() for name, parameter in named if not is_factor(name))
 
     @property
     def linear(self) -> bool:
-        """Whether `stacked_forward` supports all layers, and gradients are in full precision."""
+        """Whether `stacked_forward` supports all layers, and precision is not mixed."""
         return self._layers is not None and not self.mixed
 
     @property
     def unstackable(self) -> str:
-        """Reason why models cannot be stacked, if known in advance; otherwise empty."""
+        """Reason why models cannot be stacked, if known without a try; otherwise empty."""
         if self.random:
             return (
                 "this model draws random numbers in training (dropout), and stacked models would "
@@ -109,7 +109,7 @@ class Network:
         return digest.hexdigest()
 
     def same_code(self, fingerprint: Sequence[float]) -> bool:
-        """Whether `fingerprint`, that of another module, equals this module's up to 1 % + 1e-4."""
+        """Whether `fingerprint` is as long as this module's, and equal to it up to 1 % + 1e-4."""
         computed, stated = torch.tensor([*self.fingerprint]), torch.tensor([*fingerprint])
         return computed.shape == stated.shape and torch.allclose(
             computed, stated, rtol=1e-2, atol=1e-4
@@ -203,7 +203,10 @@ class Network:
     def stacked_gradient_parts(
         self, leaves: Leaves, x: Tensor, y: Tensor, shares: Tensor
     ) -> list[Tensor]:
-        """Returns the gradients of `stacked_gradient`, one for each of the `leaves`."""
+        """Returns the gradients of c models' losses, weighted by `shares` `[c, B]`.
+
+        They are those of `stacked_gradient`, as one tensor `[c, ...]` for each of the `leaves`.
+        """
         with torch.enable_grad():
             outputs = self._stacked_call(leaves, x, self.mixed)
             total = (self.loss.stacked(self._in_full_precision(outputs), y) * shares).sum()
@@ -296,7 +299,7 @@ class Network:
 
         Raises:
           ValueError: if the examples have no labels.
-          Refused: if the measure is undefined on these examples.
+          Refused: if a measure is undefined, such as the ROC AUC of a single class.
         """
         if not examples.labelled:
             raise ValueError("the examples have no labels, so they cannot be scored")

@@ -166,7 +166,10 @@ def add_adapters(module: nn.Module, folder: str) -> None:
 
 
 def _scale(stated: Any, folder: str) -> float:
-    """Returns the factor s of B A. Raises `Refused` for adapters that are not plain LoRA."""
+    """Returns the factor s of B A: alpha / r, or alpha / sqrt(r) for rank-stabilised LoRA.
+
+    Raises `Refused` for adapters that are not plain LoRA.
+    """
     kind, plain = stated["peft_type"], _HARMLESS
     if stated.get("init_lora_weights") in (True, "gaussian"):  # others change the base weights
         plain = plain | {"init_lora_weights"}

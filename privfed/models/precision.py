@@ -61,9 +61,9 @@ def unsound(network: Network, examples: Examples, batch_size: int) -> str:
 
 
 def as_asked_for(network: Network, examples: Examples) -> str:
-    """Returns a text that states mixed precision of `network`; empty for full precision.
+    """Returns "in mixed precision", for messages; "" in full precision.
 
-    It also states if mixed precision has no effect, because batches are too small.
+    A remark follows if mixed precision has no effect, because batches are too small.
     """
     if not network.mixed:
         return ""

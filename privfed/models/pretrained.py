@@ -25,7 +25,10 @@ from privfed.models.start import with_changes
 
 
 def is_named(name: str, pattern: str) -> bool:
-    """Whether `pattern` matches the name of a parameter, or of a module that contains it."""
+    """Whether the shell pattern `pattern`, or `pattern` and ".*", matches `name`; case counts.
+
+    The latter matches all parameters of a module.
+    """
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
 
 
@@ -39,7 +42,7 @@ _UNTRAINED: set[str] = set()
 
 
 def mark(module: nn.Module, trained: Iterable[str], origins: Origins) -> None:
-    """Records that the runs in `origins` trained the tensors `trained` of `module`."""
+    """Records the export of `module`; the runs in `origins` trained its tensors `trained`."""
     setattr(module, _MARK, dict(origins))
     names = {*trained}
     for name, tensor in _tensors(module).items():

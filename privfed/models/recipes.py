@@ -50,7 +50,7 @@ class Weighted(Protocol):
         """Returns the runs of privfed that are known to have trained these weights."""
 
     def known(self) -> bool:
-        """Whether `origins` accounts for all of these weights."""
+        """Whether this process exported all of these weights, so that `origins` is complete."""
 
 
 class Logistic(Part):
@@ -125,5 +125,4 @@ class UserNetwork(Part):
 
 
 def _name(function: Callable[..., Any]) -> str:
-    """Returns the name of a user's function, or class of modules, in messages."""
     return str(getattr(function, "__qualname__", function))

@@ -32,7 +32,10 @@ from privfed.core.parts import Part
 
 
 class Lora(Part):
-    """Adapters of the modules in `targets`; only they and `trained` parameters are trained."""
+    """Adapters B A of the modules in `targets`.
+
+    Only B (and A, unless `freeze_a`) and the parameters that `trained` names are trained.
+    """
 
     rank: int = Field(ge=1, le=65_536)
     """Rank of the change of each weight; for an attention, of query, key and value each."""
@@ -87,7 +90,7 @@ def with_changes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 class Start(Part):
-    """Keys for the initial parameters of a model: their origin, and which are trained or local."""
+    """Keys of a model's initial, trained and local parameters, of its adapters and its outputs."""
 
     init: str = ""
     """A `.safetensors` file, run directory or folder of adapters with the initial parameters."""

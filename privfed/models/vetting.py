@@ -63,7 +63,7 @@ class _Candidate:
     ordinary: Tensor
 
     def outputs(self, x: Tensor, seed: int, flat: Tensor | None = None) -> Tensor:
-        """Returns outputs on x at parameters `flat` (None: `ordinary`), drawing from `seed`."""
+        """Returns outputs on x at parameters `flat` (None: `ordinary`), with the random `seed`."""
         return self.outputs_at(self.shapes.views(self.ordinary if flat is None else flat), x, seed)
 
     def outputs_at(self, parameters: Mapping[str, Tensor], x: Tensor, seed: int) -> Tensor:
@@ -201,7 +201,10 @@ def _gradient(candidate: _Candidate, x: Tensor, seed: int, flat: Tensor) -> Tens
 def _refuse_memory(
     candidate: _Candidate, before: dict[str, Tensor], x: Tensor, seed: int, outputs: Tensor
 ) -> None:
-    """Raises `Refused` if a call changes the module or its later outputs."""
+    """Raises `Refused` if a call changes the module's tensors from `before`, or its later outputs.
+
+    `outputs` are those on x with `seed`, before that call.
+    """
     candidate.outputs(x.flip(0), seed + 1)
     _refuse_changes(candidate.module, before)
     if not torch.equal(candidate.ordinary, _ordinary(candidate.shapes)):
@@ -279,7 +282,10 @@ def _refuse_ignored_inputs(
 
 
 def _takes_channels_last(candidate: _Candidate, x: Tensor, seed: int, outputs: Tensor) -> bool:
-    """Whether the module has the same `outputs` for images in the memory order channels_last."""
+    """Whether the module has the same `outputs` for images in the memory order channels_last.
+
+    False if x are no float images `[N, C, H, W]`.
+    """
     if x.dim() != 4 or not x.is_floating_point():
         return False
     with contextlib.suppress(Refused):
@@ -292,7 +298,7 @@ def _same(outputs: Tensor, other: Tensor) -> bool:
 
 
 def _state(module: nn.Module) -> dict[str, Tensor]:
-    """Returns copies of all tensors of the module by name, including plain attributes."""
+    """Returns copies of the parameters, buffers and other tensors that are attributes, by name."""
     return {name: tensor.detach().clone() for name, tensor in _tensors(module)}
 
 

@@ -23,7 +23,7 @@ _MOST_MISSING_WORDS = 3
 
 @dataclass(frozen=True)
 class NumericColumn:
-    """A column of numbers with its `bounds`; `why` is the reason, for a comment in the run file.
+    """A column of numbers; `why` is the reason for its `bounds`, for a comment in the run file.
 
     `missing` replaces empty cells and cells with one of `missing_words`; it is None if there are no
     such cells.
@@ -138,7 +138,10 @@ def _missing_words(words: Words, form: str) -> list[str] | None:
 
 
 def _days(words: Words, form: str, odd: Sequence[str]) -> np.ndarray:
-    """Returns the cells `[N]` as days since 1970-01-01; NaN for empty cells and the words `odd`."""
+    """Returns the cells `[N]` as days since 1970-01-01; NaN for cells that are no dates in `form`.
+
+    Empty cells, and the words in `MISSING` and `odd`, also become NaN.
+    """
     empty = {*MISSING, *odd}
     days = [
         np.nan if value in empty else (parsed_days([value], form) or [np.nan])[0]
@@ -196,9 +199,9 @@ _DECIMAL_COMMA_OR_WHOLE = re.compile(r"[-+]?\d+(,\d+)?")
 def numeric_kind(column: np.ndarray, missing_words: Sequence[str] = ()) -> ColumnKind:
     """Infers the declaration of a column of numbers `[N]`, or of arrays of numbers `[N, *]`.
 
-    NaN stands for empty cells and for cells with one of `missing_words`. A column without finite
-    numbers is left out; one `[N]` with 20 or more finite numbers also if all its cells are equal,
-    or its finite numbers are distinct integers.
+    NaN stands for empty cells and for cells with one of `missing_words`. A column is left out if it
+    has no finite number; or if it has one number per cell, 20 or more of them finite, and all cells
+    are equal, or the finite numbers are distinct integers.
     """
     cells = column.astype(np.float64).reshape(-1)
     finite = cells[np.isfinite(cells)]
@@ -230,7 +233,8 @@ def _median(finite: np.ndarray) -> float:
 def mixed_kind(words: Words, dialect: Dialect) -> ColumnKind | None:
     """Returns the declaration of a column of numbers and a few words such as "unknown".
 
-    None for other columns. The words count as empty (`few_and_rare`).
+    None if it has fewer than two different finite numbers, or the words may not count as empty
+    (`few_and_rare`).
     """
     cells = {value: _number(value, dialect) for value in words.values}
     odd = [value for value, cell in cells.items() if cell is None]
@@ -292,8 +296,8 @@ def column_kind(column: np.ndarray | Words | str, dialect: Dialect | None) -> Co
 def _word_kind(words: Words) -> ColumnKind:
     """Returns the declaration of a column of words: a category, or a column that is left out.
 
-    It is left out if all words are numbers with a decimal comma, there are more than 20 words, or
-    20 or more rows all have the same word.
+    It is left out if all words are numbers with a decimal comma, there are more than 20 different
+    words, or 20 or more rows, none of them empty, all have the same word.
     """
     values = sorted(value for value in words.values if value)
     rows = int((words.codes >= 0).sum())

@@ -31,7 +31,7 @@ _MOST_CLASSES = 1000
 
 @dataclass(frozen=True)
 class LabelKind:
-    """A label's declaration: its keys of [data] with values, a suitable loss, and the reason."""
+    """A label's declaration: key of [data] -> value, the name of a loss for it, and the reason."""
 
     declared: dict[str, Any]
     loss: str
@@ -46,8 +46,8 @@ def label_kind(column: np.ndarray | Words | str, where: str) -> LabelKind:
       where: the beginning of messages, which names the table.
 
     Raises:
-      Refused: for another type, an empty cell, or no finite number; a single word, more than 1000
-        words, or more than 20 that are different in every row.
+      Refused: for arrays or another type, an empty cell, or no finite number; or if all words are
+        equal, more than 1000 are different, or over 20 rows all have different words.
     """
     if isinstance(column, str) or (isinstance(column, np.ndarray) and column.ndim > 1):
         raise Refused(
@@ -154,7 +154,7 @@ class Declaration:
         }
 
     def tables(self) -> dict[str, list[tuple[str, Any]]]:
-        """Returns name of a subsection of [data] -> pairs (key of a column, its declaration)."""
+        """Returns subsection of [data] -> pairs (column's key, value), without empty ones."""
         tables: dict[str, list[tuple[str, Any]]] = {}
         for name, column in self.kinds.items():
             key = self.key(name)
@@ -172,7 +172,7 @@ class Declaration:
         return {name: tables[name] for name in order if name in tables}
 
     def key(self, name: str) -> str:
-        """Returns the key of column `name`: a pattern (with escapes) if numeric, otherwise `name`.
+        """Returns the key of column `name`: for numbers, `name` as an escaped pattern; else `name`.
 
         It is `name` also if another column has that pattern as its name.
         """
@@ -203,7 +203,7 @@ def _empty(column: ColumnKind) -> float | str | None:
 
 
 def run_file(sample: str, declared: Declaration) -> str:
-    """Returns a run file: [data] with reasons, and placeholders; `sample` is the sample's name."""
+    """Returns a run file: [data] with reasons, and placeholders; a comment names the `sample`."""
     lines = [
         f"# Inferred from {_plain(sample)}, a public sample. Check every bound and value before",
         "# you train: private values beyond them are clipped, or count as no category.",
@@ -248,7 +248,7 @@ def declared_run(
 
 
 def _section(name: str, keys: Mapping[str, Any]) -> list[str]:
-    """Returns the lines of the section `name`, which is not [data]; no lines if it has no keys."""
+    """Returns a blank line, the header [`name`] and a line for each of `keys`; [] without keys."""
     whys = {"delta": "below 1 / clients"}
     lines = [_line(key, value, whys.get(key, "")) for key, value in keys.items()]
     return ["", f"[{name}]", *lines] if lines else []
@@ -301,7 +301,7 @@ def _data_section(declared: Declaration) -> list[str]:
 
 
 def _client_count(declared: Declaration) -> list[str]:
-    """Returns lines that declare the numbers of clients and sites, test set and population."""
+    """Returns lines for the known keys (else clients, holdout and population), and for sites."""
     sites = _site_counts(declared.sites) if declared.sites else []
     if declared.known:
         return [_line(key, value) for key, value in declared.known.items()] + sites
@@ -346,5 +346,5 @@ def _plain(text: str) -> str:
 
 
 def _population_name(path: str) -> str:
-    """Returns a population's name from a table's path; ε composes over runs with the same name."""
+    """Returns `path`'s stem as a population's name; ε composes over runs with the same name."""
     return "".join(c for c in Path(path).stem if c.isalnum() or c in "-_ ") or "people"

@@ -97,7 +97,7 @@ def declare_file(
 def declare_object(sample: TableObject, label: str, client: str, site: str = "") -> Declaration:
     """Infers the declaration of a table passed in Python, as `declare_file` does for a file.
 
-    Arguments and errors are those of `declare_file`.
+    Further arguments and errors are those of `declare_file`.
     """
     _refuse_missing(sample, sample.names(), label, client, site)
     columns = sample_of_arrow(sample.all_columns(), sample.called, sample.dialect)
@@ -150,7 +150,7 @@ def _declaration(
     readable: Dialect | None,
     site: str,
 ) -> Declaration:
-    """Returns the declaration; without a dialect `readable`, words never count as numbers."""
+    """Returns the declaration; words are read as numbers by the dialect `readable`, unless None."""
     reserved = (label, client, site)
     others = {name: column for name, column in columns.items() if name not in reserved}
     return Declaration(
@@ -190,7 +190,7 @@ def _dialect(sample: Path, delimiter: str | None, encoding: str | None) -> Diale
 
 
 def _count_different(column: np.ndarray | Words | str) -> int:
-    """Returns the number of distinct words or numbers (empty cells: one more); 0 for others."""
+    """Returns the number of distinct words or numbers (empty: one more); 0 for another type."""
     return 0 if isinstance(column, str) else len(np.unique(_codes(column)))
 
 
@@ -203,7 +203,7 @@ def _sites(
 ) -> SampleSites:
     """Returns the sites of the sample, and the largest number of sites of one client.
 
-    If one of the two columns is neither words nor numbers, there are 0 sites, at most 1 per client.
+    If either column is of another type than words or numbers, these are 0 and 1.
     """
     if isinstance(clients, str) or isinstance(sites, str):
         return SampleSites(site, 0, 1)
@@ -216,7 +216,7 @@ def _sites(
 
 
 def _refuse_unusable(declared: Declaration, source: Callable[[], Table | GivenTable]) -> None:
-    """Raises `Refused` if a run with this declaration, built by `source`, refuses the sample."""
+    """Raises `Refused` if `source()`, the sample's declared source, cannot be built or loaded."""
     try:
         source().load(1, Streams(0))
     except ValidationError as error:

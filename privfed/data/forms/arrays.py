@@ -51,7 +51,7 @@ class ArrayForm:
 
     @property
     def squared_norm(self) -> float:
-        """Upper bound on the squared L2 norm of a scaled example, whose numbers are in [-1, 1]."""
+        """Bound on the squared L2 norm of an example scaled to [-1, 1]: its number of values."""
         return float(math.prod(self.shape))
 
     @property

@@ -153,7 +153,7 @@ def picture_cells(
 
 
 def holds_pictures(kind: pyarrow.DataType) -> bool:
-    """Whether cells of this type are image files: bytes or null, or structs with such a "bytes"."""
+    """Whether `kind` may hold image files: bytes or null, or a struct with such a field "bytes"."""
     import pyarrow
 
     types = pyarrow.types

@@ -30,7 +30,7 @@ class ClassForm:
 
     @property
     def meaning(self) -> Meaning:
-        """The names of the classes, if they are declared."""
+        """The meaning of labels: the names of the classes, if they are declared."""
         return Meaning(names=self.names)
 
     def examples(
@@ -45,8 +45,8 @@ class ClassForm:
         Args:
           raw: contents of files; only labels, owners and names in messages are read.
           x: features, shape [N, *].
-          counts: counts that the loader observed, by name.
-          how: preprocessing by which the features were computed.
+          counts: counts that the loader observed, by name, if any.
+          how: preprocessing by which the features were computed, if the source states it.
 
         Raises:
           Refused: if a label is not a declared class.
@@ -88,7 +88,7 @@ class ClassForm:
         return np.array(codes, dtype=np.int64)
 
     def _number(self, value: object) -> int:
-        """Returns the class that `value` states, as a number or as digits in a text; -1 if none."""
+        """Returns the class that `value`, a number or digits in a text, states; -1 for others."""
         if isinstance(value, str) and value.isascii() and value.isdecimal():
             value = int(value[:20])
         if isinstance(value, int | float) and 0 <= value < self.classes and value == int(value):
@@ -97,7 +97,7 @@ class ClassForm:
 
 
 def refuse_no_classes(classes: int, names: Sequence[str]) -> None:
-    """Raises `ValueError` unless either a number of `classes` or unique `names` are declared.
+    """Raises `ValueError` unless exactly one of `classes` and `names` is given, with unique names.
 
     There must be two or more classes.
     """

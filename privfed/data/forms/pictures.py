@@ -76,9 +76,9 @@ def picture(content: bytes, shape: Sequence[int], resize: bool, called: str) -> 
 
 @contextlib.contextmanager
 def _quiet(library: Any) -> Iterator[None]:
-    """Returns a context that suppresses Pillow's warnings, but raises its warning of a huge image.
+    """Returns a context that suppresses warnings, which may quote contents of images.
 
-    Pillow's warnings may quote contents of images.
+    Only the warning of `library`, Pillow's module of images, about a huge image is raised.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

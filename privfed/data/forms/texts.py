@@ -19,8 +19,8 @@ from privfed.data.sources.text import PADDING, Characters, decoded, stacked_wind
 class ListedWords(Characters):
     """Maps listed words to tokens from 2, in the list's order; 0 is padding, 1 any other word.
 
-    A text is split at whitespace. A word that is not listed is looked up in lower case, without
-    surrounding punctuation.
+    A text is split at whitespace. A word that is not listed as written is looked up once more, in
+    lower case and without surrounding punctuation.
     """
 
     def __init__(self, words: tuple[str, ...]) -> None:
@@ -50,7 +50,10 @@ class ListedWords(Characters):
         return cls(words)
 
     def pieces(self, text: str) -> Iterator[str]:
-        """Yields the words of `text`, unlisted ones in lower case and without punctuation."""
+        """Yields each word of `text` as written if it is listed.
+
+        Otherwise it is in lower case, without punctuation around it; it may then be empty.
+        """
         for word in text.split():
             bare = word.strip(string.punctuation).lower()
             yield word if word in self._tokens else bare
@@ -77,7 +80,8 @@ class TextForm:
     def next_tokens(self, texts: Sequence[str]) -> tuple[Tensor, Tensor, Indices]:
         """Returns windows x and y `[M, window]` of tokens, and the index `[M]` of their text.
 
-        y has the token that follows each token of x. A text of fewer than two tokens has no window.
+        y has the token that follows each token of x. The last window of a text is padded if it is
+        not full; a text of fewer than two tokens has none.
         """
         parts = [self.tokens.windows(text, self.window) for text in texts]
         parts = parts or [self.tokens.windows("", self.window)]
@@ -93,9 +97,9 @@ class TextForm:
         return torch.from_numpy(x)
 
     def shares(self, texts: Sequence[str]) -> Tensor:
-        """Returns the fraction of each text's tokens that equal each token, float32 `[N, tokens]`.
+        """Returns the frequency of each token in each text, float32 `[N, tokens.count]`.
 
-        For an empty text, all are 0.
+        These sum to 1 for each text; for an empty text, all are 0.
         """
         x = np.zeros((len(texts), self.tokens.count), dtype=np.float32)
         for row, text in zip(x, texts, strict=True):

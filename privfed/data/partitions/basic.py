@@ -40,7 +40,8 @@ class Simulated(Part):
     """A simulated partition, with the keys that all such partitions share.
 
     The r-th largest client's share of the examples is proportional to r^-size_exponent (Zipf's law;
-    Li et al. 2020, section 5.1, "power law"); 0 makes them equal. The order of clients is random.
+    Li et al. 2020, section 5.1, "power law"); the exponent 0 gives equal shares. The order of
+    clients is random.
     """
 
     size_exponent: float = Field(0.0, ge=0, le=10)
@@ -71,7 +72,10 @@ class Iid(Simulated):
 
 
 class Natural(Part):
-    """The source's own partition: each example belongs to the client it came from."""
+    """The source's own partition: each example belongs to the client it came from.
+
+    Sources that state no owners are refused.
+    """
 
     natural: ClassVar[bool] = True
     by_chance: ClassVar[bool] = False

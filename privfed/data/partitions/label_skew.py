@@ -156,7 +156,7 @@ def flat(rng: np.random.Generator, weights: Weights) -> LabelCountSampler:
 
     It maps the remaining number of examples `[labels]` and a quota to the numbers drawn `[labels]`.
     If a label runs out, the missing draws are repeated among the other labels. If the weights of
-    these underflow, new weights are drawn.
+    these underflow, `weights` draws new ones.
     """
 
     def take(left: Indices, quota: int) -> Indices:
@@ -188,7 +188,7 @@ def assigned_by_class(
     Args:
       labels: class of each example, shape [N].
       classes: number of classes.
-      quota: number of examples that each client takes, shape [clients].
+      quota: number of examples that each client takes, shape [clients]; in total N.
       draw_label_counts: returns a function for the next client, which draws its number of examples
         of each class.
       rng: random generator.

@@ -38,7 +38,7 @@ def declared_example(source: DeclaredTable) -> Examples:
 
 
 def declared_columns(source: DeclaredTable) -> Examples:
-    """Returns one synthetic example, in which a pattern counts as the name of a single column."""
+    """Returns one synthetic example, in which each pattern is the name of a single column."""
     import pyarrow  # plans without a table start without it
 
     row: dict[str, Any] = {name: float(low) for name, (low, _) in source.features.items()}
@@ -123,7 +123,10 @@ class DeclaredExamples(Part):
 
     @property
     def squared_norm(self) -> float | None:
-        """Bound on the squared norm: an array's size; 1 for frequencies; None for tokens."""
+        """Bound on the squared norm: 1 for token frequencies, None for token sequences.
+
+        For arrays, it is the number of values, which are in [-1, 1].
+        """
         if self.text:
             return 1.0 if self.bag else None
         return self.array_form.squared_norm

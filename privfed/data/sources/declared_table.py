@@ -250,7 +250,10 @@ class DeclaredTable(Part):
     def _refuse_absent(
         self, names: list[str], table: Readable, client: str, site: str, labels: Sequence[str]
     ) -> None:
-        """Raises `Refused` if a declared column, except of numbers, is absent; "" is no column."""
+        """Raises `Refused` if `names` lacks a declared column of dates or categories.
+
+        Also if it lacks `client` or `site` (unless that is ""), or one of `labels`.
+        """
         declared = [("dates", name) for name in self.dates]
         declared += [("categories", name) for name in self.categories]
         declared += [("client", client)] if client else []

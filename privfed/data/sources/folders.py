@@ -51,7 +51,8 @@ def client_pictures(
       key: key of the run file that names `folder`, for messages.
 
     Raises:
-      Refused: if there is no image, an image has no label, or a folder contains anything else.
+      Refused: if there is no such folder or no image, an image has no label, or a folder contains
+        anything else, except hidden names.
     """
     if not folder.is_dir():
         raise Refused(

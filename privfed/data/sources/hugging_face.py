@@ -73,7 +73,7 @@ def split_files(path: Path, split: str) -> list[Path]:
 def _parquet(folder: Path, split: str) -> list[Path]:
     """Returns the Parquet files of a split.
 
-    These are the files in the folder named `split`, and those named SPLIT or SPLIT-… in `folder` or
+    These are the *.parquet files in `folder`/SPLIT, and those named SPLIT or SPLIT-… in `folder` or
     its subfolder "data". If `split` is "", these are all Parquet files in `folder` and its
     subfolder "data".
     """
@@ -176,7 +176,7 @@ class HuggingFace(DeclaredExamples):
     """Split of the public test set."""
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Returns two origins: tables with the same client column, and "table*" for all tables."""
+        """Returns two origins: "table: " with the name of the client column, and "table*"."""
         return (f"table: {self.client}", "table*")
 
     def load(self, clients: int, streams: Streams) -> Examples:

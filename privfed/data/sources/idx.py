@@ -65,9 +65,9 @@ class Idx(Part):
         return self._load(self.test_prefix) if self.test_prefix else None
 
     def load_inputs(self) -> Examples:
-        """Returns the images in `path`: without labels if it is a file, otherwise with labels.
+        """Returns the images of `path`: an idx file without labels, or a folder's pair with labels.
 
-        Raises `Refused` if the array in a file is not of images.
+        Raises `Refused` if a single file's array is not `[N, height, width]`.
         """
         if not Path(self.path).is_file():
             return self._load(self.prefix)
@@ -108,9 +108,9 @@ class Idx(Part):
         )
 
     def _pair(self, prefix: str) -> tuple[Path, Path]:
-        """Returns the files of images and of labels whose names begin with `prefix`.
+        """Returns the files of images and labels whose names agree up to "images" and "labels".
 
-        Raises `Refused` unless there is exactly one such pair.
+        Both begin with `prefix`. Raises `Refused` unless there is exactly one such pair.
         """
         folder = Path(self.path)
         if not folder.is_dir():

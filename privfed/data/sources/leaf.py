@@ -280,8 +280,8 @@ class Leaf(Part):
     def _scaled(self, x: np.ndarray, place: PlaceOf) -> tuple[np.ndarray, int]:
         """Returns numbers `[N, features]` scaled onto [-1, 1], and how many were clipped.
 
-        If `bounds` is [], they are unchanged. If the run file does not state it, numbers beyond the
-        default bounds are refused.
+        If `bounds` is [], they are unchanged. If the run file does not state `bounds`, numbers
+        beyond the default bounds are refused.
         """
         if not self.bounds:
             return x, 0

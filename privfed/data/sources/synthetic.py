@@ -70,7 +70,6 @@ class Synthetic(Part):
         return self._generate("synthetic/public", clients, streams)
 
     def _generate(self, stream: str, clients: int, streams: Streams) -> Examples:
-        """Returns the examples of `clients` clients, with random numbers from `stream`."""
         sizes = self._sizes(streams.at(f"{stream}/sizes").generator(), clients)
         shared = self._client_model(streams.at("synthetic/shared").generator(), 0.0, 0.0)
         scale = np.arange(1, self.features + 1) ** -0.6
@@ -96,7 +95,7 @@ class Synthetic(Part):
         return self._size(rng.normal(size=clients))
 
     def _expected_size(self) -> float:
-        """Returns the expected size of a client: its mean over equally probable quantiles."""
+        """Returns the expected size of a client: the mean of its equally probable quantiles."""
         return float(self._size(ndtri((np.arange(_QUANTILES) + 0.5) / _QUANTILES)).mean())
 
     def _size(self, draws: np.ndarray) -> np.ndarray:

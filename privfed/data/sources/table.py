@@ -42,11 +42,11 @@ class GivenTable(DeclaredTable):
 
     @classmethod
     def of(cls, rows: Readable, test: Readable | None = None) -> type[Self]:
-        """Returns a class of sources that load the table `rows`, and the public `test`, if any."""
+        """Returns a class of sources that load `rows`, and the public test set `test`, if any."""
         return part_with_objects(cls, cls, rows=rows, test=test)
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Returns two origins: tables with the same client column, and "table*" for all tables."""
+        """Returns two origins: "table: " with the name of the client column, and "table*"."""
         return (f"table: {self.client}", "table*")
 
     def load(self, clients: int, streams: Streams) -> Examples:
@@ -57,7 +57,7 @@ class GivenTable(DeclaredTable):
         return self.load_from(self.test, ownerless=True) if self.test else None
 
     def load_inputs(self) -> Examples:
-        """Returns the rows of a table to predict, which may lack labels and the client column."""
+        """Returns the table's examples; labels, client and site columns may be missing."""
         return self.load_from(self._passed_rows(), label_free=True)
 
     def _passed_rows(self) -> Readable:
@@ -195,7 +195,10 @@ class GivenArrays(GivenTable):
         return examples.take(np.flatnonzero(totals <= self.tokens_per_client))
 
     def _token_counts(self, examples: Examples) -> Indices:
-        """Returns each example's number of tokens `[N]`, without padding if a mask states it."""
+        """Returns each example's number of tokens `[N]`, over all inputs of tokens.
+
+        If a mask of an input's shape is declared, only tokens that it marks by 1 count.
+        """
         x = examples.x[torch.arange(len(examples))]
         values = {X: x} if by_position(self.inputs) else by_name(x, self.inputs)
         counts = np.zeros(len(examples), dtype=np.int64)
@@ -246,7 +249,7 @@ class Table(DeclaredTable):
         return None if Path(self.path).suffix.lower() == ".npz" else super().squared_norm
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Returns two origins: tables with the same client column, and the file at `path`."""
+        """Returns two origins: of the client column's name, and of the location of `path`."""
         return origins_of_file(self.client, self.path)
 
     def load(self, clients: int, streams: Streams) -> Examples:
@@ -258,7 +261,7 @@ class Table(DeclaredTable):
         return self.load_from(self._file(self.test_path), ownerless=True)
 
     def load_inputs(self) -> Examples:
-        """Returns the rows of a table to predict, which may lack labels and the client column."""
+        """Returns the table's examples; labels, client and site columns may be missing."""
         return self.load_from(self._file(self.path), label_free=True)
 
     @property
@@ -271,6 +274,6 @@ class Table(DeclaredTable):
 
 
 def origins_of_file(client: str, path: str) -> tuple[str, ...]:
-    """Returns two origins (`Source.sources`) of a file: client column, and hash of its location."""
+    """Returns two origins (`Source.sources`): of the client column's name, and of the location."""
     place = hashlib.sha256(str(Path(path).resolve()).encode()).hexdigest()
     return (f"table: {client}", f"table at {place[:16]}")

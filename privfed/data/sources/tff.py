@@ -37,7 +37,8 @@ def read_clients(
       x: field of the features.
       y: field of the labels; empty for none.
       stored: permitted shapes of an example's array; empty for texts.
-      share: fraction of clients to read; a client is read depending on a hash of its name.
+      share: fraction of clients to read: those with a hash of the name, as a number in [0, 1),
+        below it.
 
     Returns:
       The examples, with their owners.
@@ -97,7 +98,8 @@ def _joined(
 def _groups(path: Path) -> Iterator[Any]:
     """Returns a context with the HDF5 group that contains the clients' groups.
 
-    Raises `Refused` for any error in the file, also for one that occurs within the context.
+    Raises `Refused` if h5py is not installed, or for any error in the file, also within the
+    context.
     """
     try:
         import h5py

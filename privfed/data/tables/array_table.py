@@ -28,7 +28,7 @@ Y, CLIENT = "y", "client"
 
 @dataclass(frozen=True)
 class ArrayTable:
-    """Inputs by name `[N, *shape]`, labels y `[N, *]`, and optional client names `[N]`.
+    """Inputs by name `[N, *shape]`, labels y `[N, *]` and client names `[N]`, if any (else None).
 
     Messages call the table `called`.
     """
@@ -85,7 +85,7 @@ def of_clients(clients: Mapping[Any, Any], shapes: ArrayShapes, called: str) -> 
     """Joins the arrays of all clients to one table.
 
     Args:
-      clients: name of each client -> a pair (x, y) of arrays, or a dataset of pairs.
+      clients: name of each client -> a pair (x, y) of arrays, or a dataset (`is_dataset`).
       shapes: the declared shapes.
       called: name of the data in messages.
 
@@ -271,7 +271,8 @@ class PositionLabels(LabelDeclaration):
     """Labels of each position of an example: integers `[N, *shape]` below `classes`.
 
     If `next_token` names an input, the label of a position is the token after it in that input, or
-    none if that token is padding. Otherwise labels that equal `ignored` count as none.
+    none if there is none, or it is `padding` or masked. Otherwise labels that equal `ignored`
+    count as none.
     """
 
     shape: tuple[int, ...] = ()
@@ -293,7 +294,10 @@ class PositionLabels(LabelDeclaration):
         return EncodedLabels(torch.from_numpy(y.astype(np.int64)), self.classes, Meaning())
 
     def _following(self, table: Columns, rules: CellRules) -> np.ndarray:
-        """Returns the token after each position; `NO_LABEL` at the end, and if it is padding."""
+        """Returns the token after each position; `NO_LABEL` if there is none, or it is padding.
+
+        A token is padding if it equals `padding`, or a mask of the same shape is 0 there.
+        """
         tokens = self.inputs[self.next_token]
         ids, _ = tokens.encoded(table.numbers[self.next_token], repr(self.next_token), False)
         y = np.full(ids.shape, NO_LABEL, dtype=np.int64)

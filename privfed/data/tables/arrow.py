@@ -15,18 +15,15 @@ _TABLES = "a pandas, Polars, Arrow or Hugging Face table"
 
 
 def is_dict_of_tables(candidate: Any) -> bool:
-    """Whether `candidate` is a mapping with tables as values, such as a data set of several splits.
-
-    One value that is a table is enough.
-    """
+    """Whether `candidate` is a mapping with at least one table as a value, as of splits."""
     return isinstance(candidate, Mapping) and any(map(is_table, candidate.values()))
 
 
 def settled(table: Any) -> Any:
     """Returns an object with the rows of `table` that can be read repeatedly.
 
-    It is an Arrow table if `table` may be a stream, which can be read only once; otherwise `table`
-    itself.
+    A table that is not of Arrow, pandas or Hugging Face may be a stream, which can be read only
+    once: the result is then an Arrow table. Otherwise it is `table` itself.
     """
     import pyarrow
 

@@ -59,12 +59,12 @@ class CellRules:
         shown: str,
         may_be_empty: bool = False,
     ) -> int:
-        """Returns the number of values of `array` `[N, *]` outside `bounds`.
+        """Returns the number of values of `array` `[N, *]` outside `bounds`; NaN does not count.
 
         The array is read in pieces, so a memory-mapped array is never read as a whole.
 
         Args:
-          array: numbers of a column.
+          array: numbers of a column; NaN is an empty cell.
           called: the column's name in messages.
           bounds: declared lower and upper bound.
           shown: the bounds as shown in messages.
@@ -145,7 +145,7 @@ class CellRules:
         return codes
 
     def label_numbers(self, numbers: np.ndarray, called: str) -> np.ndarray:
-        """Returns the labels `numbers` `[N]`. Raises `Refused` unless each row has one number."""
+        """Returns `numbers`, the labels `[N]`. Raises `Refused` for NaN or another shape."""
         if numbers.ndim != 1:
             raise Refused(
                 f"data: {self.table}: the label {called} has shape {numbers.shape}; expected one "
@@ -189,7 +189,9 @@ class CellRules:
         return numbers
 
     def owners(self, words: Words, called: str) -> tuple[Indices, tuple[str, ...]]:
-        """Returns the owner `[N]` of each row, a number from 0, and the names of the clients.
+        """Returns the owner `[N]` of each row, a number from 0, and the clients' names by number.
+
+        The order is that of `words.values`.
 
         Raises:
           Refused: if a cell is empty or has a word for empty cells, or a name begins or ends with a
@@ -222,10 +224,10 @@ class CellRules:
         return recoded(words, {name: n for n, name in enumerate(names)}), tuple(names)
 
     def _refuse_nameless(self, words: Words, column: str, empty: str, holder: str) -> None:
-        """Raises `Refused` if a cell of `column` is or counts as empty, or has blanks around it.
+        """Raises `Refused` if one of `words` is or counts as empty, or has blanks around it.
 
-        `empty` is the advice in the message for an empty cell, and `holder` the word for a client
-        or site.
+        Messages call the column `column`. `empty` is the advice for an empty cell, and `holder` the
+        word for a client or site.
         """
         nothing = words.codes < 0
         if nothing.any():

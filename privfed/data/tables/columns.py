@@ -263,8 +263,9 @@ def sample_columns(
 ) -> dict[str, np.ndarray | Words | str]:
     """Returns every column of a public sample, by name.
 
-    A column is an array of numbers if all its cells are numbers, otherwise words (also for dates),
-    or the name of its type if it has no text form. Raises `Refused` if the file cannot be read.
+    A column is an array of numbers if all its non-empty cells are numbers, otherwise words (also
+    for dates), or the name of its type if it has no text form. Raises `Refused` if the file cannot
+    be read.
     """
     if path.suffix.lower() == ".npz":
         return {name: _sample_array(path, name) for name in names}

@@ -66,7 +66,7 @@ def type_name(kind: pyarrow.DataType) -> str:
 
 
 def parsed_number(cell: str | None, dialect: Dialect, where: str) -> float:
-    """Returns the number in `cell`; NaN for an empty cell, or a word for a missing value.
+    """Returns the number in `cell`; NaN for an empty cell, or a word in `dialect.missing`.
 
     Raises `Refused` for any other text, including numbers that only Python would accept (1_000).
     """

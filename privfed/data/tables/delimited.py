@@ -41,7 +41,7 @@ class Dialect:
 
     @cached_property
     def missing(self) -> frozenset[str]:
-        """All words that count as empty cells in a column of numbers or dates."""
+        """Words that count as empty in a column of numbers or dates: built-in and declared ones."""
         return frozenset({*MISSING, *self.missing_words})
 
     def with_point(self, number: str) -> str:
@@ -91,9 +91,10 @@ def unpacked(path: Path, length: int = -1) -> bytes:
 
 
 def _width(text: str, delimiter: str, cut: bool) -> int:
-    """Returns the number of cells into which `delimiter` divides each row; 0 if rows differ.
+    """Returns the number of cells into which `delimiter` divides each of the first rows.
 
-    If the text was `cut`, its last row may be incomplete and does not count.
+    It is 0 if these rows differ, or the text is not valid CSV. If the text was `cut`, its last row
+    may be incomplete and does not count.
     """
     rows = csv_text.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
@@ -189,7 +190,8 @@ _PROBLEM = re.compile(
 def csv_problem(path: Path, error: Exception, dialect: Dialect) -> tuple[str, str]:
     """Returns position and description of a known pyarrow error; both are "" if it is unknown.
 
-    The error's own text is left out, since it quotes the row.
+    The position is ", row …, column …" as far as it is known. The error's own text is left out,
+    since it quotes the row.
     """
     utf16 = _is_utf16(path) and dialect.encoding == "utf-8"
     if isinstance(error, UnicodeError) or utf16:
@@ -233,7 +235,7 @@ def _other_encoding(dialect: Dialect) -> str:
 
 
 def other_delimiter(path: Path, dialect: Dialect) -> str:
-    """Returns a hint with the inferred delimiter; "" if it is the declared one, or unknown."""
+    """Returns a hint with the inferred delimiter; "" if it is the declared one, or none fits."""
     seems = delimiter_of(path, dialect.encoding)
     if seems is None or seems == dialect.delimiter:
         return ""

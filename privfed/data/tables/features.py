@@ -72,7 +72,7 @@ class DeclaredNames:
         return [n for n in fitting if n not in self._taken and fnmatchcase(n, pattern)]
 
     def public_name(self, name: str, pattern: str) -> str:
-        """Returns a column's name for messages: as declared, or its number and the pattern."""
+        """Returns a column's name for messages: as declared, or its number (from 1) and pattern."""
         if pattern in (name, escape(name)):
             return repr(name)
         return f"number {self._places[name]} (of {pattern!r})"
@@ -236,7 +236,7 @@ def present_labels(labels: Sequence[str], names: Sequence[str], called: str) -> 
 
 
 def has_labels(table: Columns, labels: Sequence[str], called: str) -> bool:
-    """Whether no cell of `labels` is empty; False if all are. Raises `Refused` if only some are."""
+    """Whether rows have labels: no cell is empty. If only some are empty, raises `Refused`."""
     empty = np.stack([_empty(table, label) for label in labels], 1)
     if empty.all():
         return False
@@ -261,7 +261,7 @@ def _empty(table: Columns, label: str) -> np.ndarray:
 def with_placeholder_labels(
     table: Columns, words: dict[str, str], numbers: dict[str, float]
 ) -> Columns:
-    """Returns `table` with constant label columns: name -> value in `words` or `numbers`."""
+    """Returns `table` with a label column of one value for each name in `words` and `numbers`."""
     codes = np.zeros(table.rows, dtype=np.int64)
     return replace(
         table,
@@ -342,7 +342,7 @@ class LabelDeclaration:
         return EncodedLabels(y, 1, Meaning(scale=(high - low) / 2, shift=(high + low) / 2), clipped)
 
     def with_placeholders(self, table: Columns) -> Columns:
-        """Returns `table` with placeholder labels of the declared form."""
+        """Returns `table` with placeholder labels: the first value, the lower bound, or 0."""
         if self.values:
             return with_placeholder_labels(table, dict.fromkeys(self.columns, self.values[0]), {})
         number = self.bounds[0] if self.bounds else 0.0

@@ -50,7 +50,8 @@ def refuse_misplaced(
 ) -> None:
     """Raises `ValueError` if a key of `missing` is no declared column, or its value does not fit.
 
-    The value of a feature must be a number, of a date a date as text, and of a category "none".
+    A key may be a pattern in `features`, or the name of a column. The value of a feature must be a
+    number, of a date a date as text, and of a category "none".
     """
     for key, value in missing.items() if isinstance(missing, dict) else ():
         if key in categories and key not in features:
@@ -79,7 +80,7 @@ def empty_number(missing: Missing, *names: str) -> float | None:
     """Returns the number that replaces an empty cell of a column; None if the cell is refused.
 
     Args:
-      missing: the declared replacements.
+      missing: one number for all columns, replacements by column, or "refuse".
       names: the column's name and the pattern that declares it; the first that is a key of
         `missing` is used.
     """

@@ -82,8 +82,8 @@ class TableFile:
 class TableRows(TableFile):
     """The rows of a CSV or Parquet file that the mask `among` `[N]` selects; all if it is None.
 
-    Rows of a CSV file with too few or too many cells are skipped. `read_before` keeps the columns
-    that were read, by the tuple of their names.
+    Rows of a CSV file with too few or too many cells are skipped. `read_before` caches the tables
+    that were read, with all rows, by the tuple of their columns' names.
     """
 
     among: np.ndarray | None = None

@@ -158,7 +158,10 @@ class CrossEntropy(Loss):
         return examples.classes
 
     def minimiser(self, y: Tensor, width: int) -> Tensor:
-        """Returns the logarithm of each class's frequency; an example's labels share one weight."""
+        """Returns the logarithm of each class's frequency among the labels.
+
+        Every labelled example has total weight one, divided equally among its labels.
+        """
         labelled = (y != NO_LABEL).view(len(y), -1)
         weights = labelled / labelled.sum(1, keepdim=True).clamp(min=1)
         shares = _class_weights(y, weights.view(y.shape), width)
