@@ -48,9 +48,10 @@ class Approval(Encoded):
     Attributes:
       digest: the run's digest (`approval_digest`), 64 hexadecimal digits.
       decision: "pending", "approved", "declined", or "expired" for an approval that has ended.
-      declared: time of the first declaration to this site; empty before. Times are ISO 8601, UTC.
+      declared: time at which the run was first declared to this site; empty if it was not. Times
+        are ISO 8601, UTC.
       until: end of the approval; empty if the run is pending or declined.
-      run_file: path of the run file, which exists once the run was declared.
+      run_file: path of the run file; there is no such file before the run was declared.
     """
 
     digest: str
@@ -92,7 +93,10 @@ class Approvals:
         )
 
     def record(self, digest: str, run_file: str) -> None:
-        """Stores the run file of a declared run, unless it is stored, or 100 runs are pending."""
+        """Stores the text `run_file` of a declared run for the person who decides.
+
+        Stores nothing if it is stored already, or if 100 declared runs are without a decision.
+        """
         pending = [
             text for text in self.folder.glob("*.toml") if not text.with_suffix(".json").exists()
         ]
@@ -110,12 +114,13 @@ class Approvals:
         """Records a decision, and returns the digest of its run.
 
         Args:
-          digest: the digest of a run, or at least its first 8 digits if `all` yields the run.
+          digest: all 64 digits of a run's digest (the run need not be recorded), or at least the
+            first 8 of one that `all` yields.
           decision: the decision.
           days: days until an approval ends; an approval of 0 days has ended. 0 for a declined run.
 
         Raises:
-          Refused: if `digest` identifies no run, or several runs.
+          Refused: if fewer digits are given, or they are those of no recorded run, or of several.
         """
         matches = [each.digest for each in self.all() if each.digest.startswith(digest)]
         if _DIGEST.fullmatch(digest):
@@ -132,7 +137,7 @@ class Approvals:
         return matches[0]
 
     def _paths(self, digest: str) -> tuple[Path, Path]:
-        """Returns the paths of the decision and of the run file."""
+        """Returns the path of the decision (JSON), then that of the run file (TOML)."""
         return self.folder / f"{digest}.json", self.folder / f"{digest}.toml"
 
 
@@ -140,8 +145,9 @@ def approval_digest(run_file: str, local_keys: Mapping[str, Iterable[str]], mode
     """Returns the digest of a run that a person approves; it is the same at all sites.
 
     Args:
-      run_file: the run file, as the site resolves it.
-      local_keys: the keys that each site sets for itself, by section; they are left out.
+      run_file: the text of the run file with the values that the site uses.
+      local_keys: names of keys that each site sets for itself, by section; the digest does not
+        cover these keys.
       model_file: digest of the file of an external model; empty for a built-in model.
     """
     document = from_toml(run_file)
