@@ -115,7 +115,6 @@ def status_command(directory: Path, as_json: bool, prometheus: Path | None) -> i
 
 
 def _status_lines(status: SiteStatus) -> Iterator[str]:
-    """Yields the lines that `privfed site status` prints."""
     from privfed.core.text import ceiling, number, utc
 
     agent = "up" if status.up else "down"
