@@ -17,12 +17,13 @@ from privfed.store.kept_heads import HeadsCheck
 
 
 def has_later_charges(run: Mapping[str, Any]) -> bool:
-    """Whether the ledger at the stated path is that of the stated run, but has another head.
+    """Whether the ledger in the stated directory has the stated id, but another head.
 
     False if the ledger cannot be read.
 
     Args:
-      run: the statement of the run: its path ("run"), its "id" and the "head" of its ledger.
+      run: what a ledger states of an earlier run: its directory ("run"), its "id", and the "head"
+        of its ledger at that time.
     """
     try:
         ledger = Ledger.load(Path(str(run["run"])) / "ledger.jsonl")
@@ -54,9 +55,9 @@ _CANARY_FIGURES = (
 class RunAudit:
     """The guarantees that a run directory proves.
 
-    If the ledger is broken or contradicted, `guarantee` is None and epsilon infinite. If only
-    claims in other files are below the ledger's spending, `problems` states this, and `guarantee`
-    is that of the ledger.
+    If the ledger is broken, or other files contradict it, `guarantee` is None and epsilon infinite.
+    If the only problem is that other files claim a smaller epsilon than the ledger proves,
+    `problems` states this, and `guarantee` is that of the ledger.
 
     Attributes:
       path: the run directory.
@@ -103,7 +104,7 @@ class RunAudit:
 
     @property
     def accountants(self) -> Mapping[str, float | None]:
-        """Epsilon by accountant, including `opinions`; None for an accountant without a bound."""
+        """Epsilon by accountant, with the cross-checks `opinions`; None if one gives no bound."""
         return {**(self.guarantee.by_accountant if self.guarantee else {}), **self.opinions}
 
     @property

@@ -85,8 +85,8 @@ def lower_other_claims(
 
     Args:
       record: the run.
-      other_after: returns the guarantee against that party after a number of charges; None without
-        such a party.
+      other_after: returns the guarantee against that party after the number of charges that a claim
+        states ("charges", else 0); None without such a party.
     """
     for path, claim in record.claims:
         other = other_after(int(claim.get("charges", 0)))
@@ -99,8 +99,8 @@ def _lower_guarantees(
 ) -> Iterator[str]:
     """Yields a text for each guarantee in `claim` whose epsilon is below that of `bound`.
 
-    Guarantees whose field `key` ("unit" or "against") differs from that of `bound` are skipped;
-    all are if `bound` is None.
+    Guarantees whose field `key` ("unit" or "against") differs from that of `bound` are skipped. If
+    `bound` is None, nothing is yielded.
     """
     for stated in claim.get("guarantees", []):
         if bound is None or stated.get(key) != getattr(bound, key):
@@ -110,10 +110,10 @@ def _lower_guarantees(
 
 
 def _spending_at_claim(claim: Mapping[str, Any], ledger: Ledger) -> Guarantee:
-    """Returns the guarantee of the charges that `claim` covers.
+    """Returns the guarantee of the charges that `claim` covers, and of the earlier runs'.
 
-    These are the earlier runs' and the first ones, as many as its "charges" states; without that
-    key, those up to its "round", inclusive.
+    The claim covers this run's first charges, as many as its "charges" states; without that key,
+    those up to its "round", inclusive.
     """
     if "charges" in claim:
         rounds = [charge.round for charge in ledger.charges][: int(claim["charges"])]
@@ -124,7 +124,7 @@ def _spending_at_claim(claim: Mapping[str, Any], ledger: Ledger) -> Guarantee:
 
 
 def _meaning(bound: Guarantee) -> dict[str, Any]:
-    """Returns the terms of `bound` with which a claim must agree, where the claim states them."""
+    """Returns the terms of `bound` by key; a claim that states one of these must state the same."""
     return {
         "delta": bound.delta,
         "accountant": bound.accountant,

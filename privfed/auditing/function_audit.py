@@ -55,7 +55,7 @@ def gaussian_rounds(noise_multiplier: float, rate: float, rounds: int) -> tuple[
 
 @dataclass(frozen=True)
 class FunctionClaim:
-    """Claimed `points` (epsilon, delta); `epsilon` is infinite if no point is at `delta`."""
+    """Claimed `points` (epsilon, delta); `epsilon` is that at `delta`, infinite if no point is."""
 
     points: tuple[Claim, ...]
     epsilon: float
@@ -137,7 +137,7 @@ def claim_of(
     sampling_rate: float | None = None,
     rounds: int | None = None,
 ) -> FunctionClaim:
-    """Returns the claim of the arguments, or else the claim of `function.profile` at `delta`.
+    """Returns the claim of the arguments; without one, that of `function.profile` at `delta`.
 
     Args:
       function: the function under test.
@@ -178,7 +178,7 @@ def claim_of(
 def _unstated(
     function: ReleasedFunction, claimed_epsilon: float | None, noise_multiplier: float | None
 ) -> Refused:
-    """Returns a refusal that states what is missing: `delta`, or any number of a claim."""
+    """Returns a refusal that states what is missing: `delta`, or also every form of a claim."""
     advice = "give delta"
     if {claimed_epsilon, noise_multiplier, function.profile} == {None}:
         advice = "give delta with an epsilon or with a noise multiplier, or add a method "
@@ -198,7 +198,7 @@ _SECONDS, _FEWEST, _MOST, _MOST_NUMBERS = 60.0, 400, 100_000, 2**23
 
 @dataclass(frozen=True)
 class ScoreVerdict:
-    """The verdict of the test of all releases by one `score`."""
+    """The verdict of the test of all releases by the score function named `score`."""
 
     score: str
     verdict: Verdict
@@ -295,7 +295,7 @@ def audit_function(
 def observe(
     function: ReleasedFunction, count: int, seed: int | None = None
 ) -> tuple[Numbers, Numbers]:
-    """Returns releases without the member and with it, made in pairs of random order.
+    """Returns releases without the member, and with it; each pair is made in random order.
 
     Because of the random order, a drift over calls affects both sides alike.
 
@@ -333,7 +333,7 @@ def observe(
 
 
 def _affordable(function: ReleasedFunction) -> int:
-    """Returns the number of releases per neighbour that take about a minute and fit into memory."""
+    """Returns the releases per neighbour that take about a minute and fit into memory, from 400."""
     numbers = len(function.release(False, np.random.default_rng()))
     began = time.perf_counter()
     observe(function, 20)
@@ -343,7 +343,7 @@ def _affordable(function: ReleasedFunction) -> int:
 
 
 def _generators(seed: int | None) -> Iterator[np.random.Generator]:
-    """Yields generators with distinct seeds; for None, seeded by the system's randomness."""
+    """Yields, without end, generators with distinct seeds; for None, seeded by the system."""
     number = 0
     while True:
         yield np.random.default_rng(None if seed is None else [seed, number])

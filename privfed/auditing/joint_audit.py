@@ -91,9 +91,9 @@ def audit_together(paths: Sequence[Path], accountant: str | None = None) -> Join
       accountant: rdp, pld or tightest; None: tightest.
 
     Raises:
-      Refused: if the accountant is unknown, a run has no guarantee or is named twice (by a copy),
-        or the runs have different populations or incompatible guarantees, so that no epsilon covers
-        one client over all of them.
+      Refused: if the accountant is unknown, a run has no guarantee, two of the directories are
+        copies of one run, or the runs have different populations or incompatible guarantees, so
+        that no epsilon covers one client over all of them.
     """
     if accountant is not None and accountant not in CHOICES:
         raise Refused(
@@ -139,8 +139,8 @@ def audit_together(paths: Sequence[Path], accountant: str | None = None) -> Join
 def _charged(run: Prior, assumed: Assumed, culprits: int) -> Prior:
     """Returns `run` with its charges under the joint assumptions `assumed`.
 
-    The `culprits` parties that `run` proved Byzantine never count as honest. Raises `Refused` if
-    no bound under these assumptions is known.
+    `culprits` is the number of parties that `run` proved Byzantine; they never count as honest.
+    Raises `Refused` if no bound under these assumptions is known.
     """
     try:
         return run.under(assumed.with_detected_byzantine(culprits) if culprits else assumed)
@@ -149,7 +149,7 @@ def _charged(run: Prior, assumed: Assumed, culprits: int) -> Prior:
 
 
 def _toward(run: Prior, party: str | None) -> Prior:
-    """Returns `run` with the charges against `party`, against which the first run's epsilon holds.
+    """Returns `run` with the charges against the party of the first run's epsilon, `party`.
 
     None is every party except a trusted server. Raises `Refused` if no ledger states these charges.
     """
@@ -165,8 +165,8 @@ def _toward(run: Prior, party: str | None) -> Prior:
 def _refuse_different_terms(audits: Sequence[RunAudit]) -> None:
     """Raises `Refused` if two runs differ in their population, unit, relation or delta.
 
-    Runs against different parties may differ in the relation, because the composed charges are
-    against one party.
+    The relation is not compared if any run states a party (`privacy.against`): its charges against
+    the party of the joint guarantee may have another relation.
     """
     first = audits[0]
     for other in audits[1:]:
@@ -213,8 +213,8 @@ def _runs_and_earlier(
     """Returns every run once, and the paths of the further runs that these count as earlier.
 
     Raises `Refused` for two directories of one run: a ledger cannot distinguish an older copy from
-    a copy that continued separately and spent twice. Also raises `Refused` for a ledger without the
-    head at which another of the runs counted it.
+    a copy that continued separately and spent twice. Also raises `Refused` for an older copy: its
+    ledger lacks the head that another of the runs states of it.
     """
     by_id: dict[str, tuple[Ledger, Prior]] = {}
     for directory in directories:

@@ -42,7 +42,7 @@ _DELTAS = (*np.geomspace(1e-15, 0.1, 29).tolist(), *np.arange(0.15, 1.0, 0.05).t
 
 @dataclass(frozen=True)
 class PipelineClaim:
-    """A claim: `points` (epsilon, delta), the stated one first; `by` describes their source.
+    """A claim: `points` (epsilon, delta), the stated one first; `by` is a text on their source.
 
     If `gaussian`, the points are the whole privacy profile of Gaussian noise.
     """
@@ -114,10 +114,10 @@ class Judgement(Verdicts, Encoded):
       heads: number of canaries whose bit is heads.
       releases: number of released models that differ from the preceding model.
       simulated: whether the secret bits follow from a seed.
-      epsilon_refutable: the largest claim at `delta` that all right guesses would refute; None if
-        they would refute no claim.
-      canaries_needed: the smallest number of canaries (up to 1 % too large) that could refute this
-        claim if all guesses were right; None if 131,072 do not suffice.
+      epsilon_refutable: the largest claimed epsilon at `delta` that would be refuted if all guesses
+        were right (`refutable`); None if there is none.
+      canaries_needed: number of canaries that could refute this claim if all guesses were right; it
+        exceeds the smallest such number by at most 1 %. None if 131,072 do not suffice.
       p_value: the smallest p-value of all tests of the claim, multiplied by their number.
     """
 
@@ -203,7 +203,7 @@ def _power(judgement: Judgement) -> str:
 
 
 def _two(every: float | None, final: float | None) -> str:
-    """Formats an ε by both statistics: from single releases, and from the final model."""
+    """Formats the ε from single releases, `every`, and from the final model; either may be None."""
     return f"{_shown(every)} from single releases, {_shown(final)} from the final model"
 
 

@@ -36,9 +36,9 @@ class Cosines:
     def statistics(self) -> dict[str, Numbers]:
         """Returns canaries' scores `[K]`: "iterates" by single releases, "final" by total change.
 
-        The scores do not depend on the secret bits. "iterates" removes components that all releases
-        share, such as the model's path. The removal also hides canaries that take part in every
-        round, which "final" shows. With a single release both scores agree, and only "final" is
+        The scores do not depend on the secret bits. "iterates" is the sum over releases, without
+        components that all releases share, such as the model's path. That also hides canaries that
+        take part in every round, which "final" shows. With a single release, only "final" is
         returned.
         """
         if len(self.by_release) == 1:
@@ -75,7 +75,7 @@ def cosines(directions: NDArray[np.float32], models: Iterable[Numbers]) -> Cosin
 
 
 def _units(models: Iterable[Numbers], ends: list[Numbers]) -> Iterable[NDArray[np.float32]]:
-    """Yields normalised nonzero differences of successive models.
+    """Yields the differences of successive models, as unit vectors; zero differences are left out.
 
     Sets `ends` to the first and the last model that were read so far.
     """
@@ -96,7 +96,7 @@ _LARGEST = 1e100
 def model_files(folder: Path) -> list[Path]:
     """Returns the model files in `folder`, in the order of the last number in their names.
 
-    Hidden files, and files whose type is not in `_READERS`, are left out.
+    Hidden files, and files whose suffix is not in `_READERS`, are left out.
 
     Raises:
       Refused: if `folder` is no directory or has fewer than two models, or if a name has no number
@@ -189,7 +189,7 @@ def _read_npy(path: Path) -> Any:
 
 
 def _read_npz(path: Path) -> Any:
-    """Returns the file's arrays: a list if `numpy.savez` was given no names, else by name."""
+    """Returns the file's arrays: a list if all names are defaults (`arr_0`, ...), else by name."""
     with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
     if all(re.fullmatch(r"arr_\d+", name) for name in arrays):

@@ -78,10 +78,10 @@ def example_bound(spending: Spending, earlier: Priors, delta: float) -> Guarante
 
 
 def other_of(ledger: Ledger, before: Priors, charges: int) -> Guarantee | None:
-    """Returns the guarantee against the party other than `privacy.against`.
+    """Returns the guarantee against the party for which the budget is not enforced.
 
-    The guarantee covers the first `charges` charges and the runs `before`; the budget is not
-    enforced for it. Returns None if the ledger states no such party (without distributed noise).
+    It covers the first `charges` charges of the ledger and the runs `before`. Returns None if the
+    ledger states no such party: that is the case without distributed noise.
     """
     stated = ledger.terms.get("other")
     if stated is None:

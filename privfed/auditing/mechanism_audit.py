@@ -59,7 +59,7 @@ Numbers = NDArray[np.float64]
 
 
 def _column_norm(event: Event, algorithm: Algorithm) -> float:
-    """Returns the norm by which a unit row changes C x, with C the matrix that correlates noise.
+    """Returns the norm by which a unit row changes C x; noise in the releases is C^-1 z.
 
     It is 1 if noise is independent over rounds.
     """
@@ -108,7 +108,7 @@ _SECONDS, _FEWEST, _MOST = 60.0, 400, 10_000
 
 @dataclass(frozen=True)
 class ScenarioVerdict:
-    """The claimed `epsilon` of a scenario's `rounds`, and the verdict on its releases."""
+    """The claimed `epsilon` of all `rounds` of the named scenario, and the verdict on releases."""
 
     scenario: str
     rounds: int

@@ -37,9 +37,10 @@ Numbers = NDArray[np.float64]
 class ScriptedClients:
     """An executor whose clients follow `scenario` instead of training.
 
-    The first `target` rows belong to the target: none, one, or one at each of several sites. The
-    target sends rows of `pull` clipping norms, of alternating sign in every `separation`-th round
-    and zero in other rounds; in every round and of one sign if the scenario is `steady`.
+    The first `target` clients are the target's parts: none, one, or one at each of several sites.
+    The target sends rows of norm `pull` * `clip`, of alternating sign in rounds 1, 1 + `separation`
+    and so on, and zero rows in others. If the scenario is `steady`, it sends the same row in every
+    round.
     """
 
     scenario: Scenario
@@ -104,8 +105,8 @@ class Neighbours:
 
         Args:
           scenario: the clients' script.
-          member: whether the target sends its row; otherwise, by relation, it is absent, or sends
-            zero or the opposite row.
+          member: whether the target sends its row; otherwise it is absent (add/remove), or sends
+            the opposite row (replace-one) or zero.
           streams: the randomness of the rounds.
 
         Returns:
@@ -165,6 +166,6 @@ class Neighbours:
 
 
 def _assigned(rows: int, sites: int) -> Population:
-    """Returns a population of `rows` clients; client k is at site k modulo `sites`, if not 0."""
+    """Returns `rows` clients; client k is at site k modulo `sites`, or at no site if that is 0."""
     population = Population.of(np.ones(rows, dtype=np.int64))
     return replace(population, sites=population.identities % sites) if sites else population

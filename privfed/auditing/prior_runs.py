@@ -86,7 +86,7 @@ def _with_earlier(names: Iterable[str]) -> Iterator[str]:
 def _ended_run(name: str) -> tuple[RunDirectory, Ledger]:
     """Returns the directory and the ledger of the run `name`, an entry of `privacy.prior`.
 
-    Raises `Refused` if the run is still in progress or its ledger is broken.
+    Raises `Refused` if the run is still in progress, or its audit finds a problem.
     """
     directory = RunDirectory.open(Path(name))
     with contextlib.suppress(PermissionError), directory.locked():
@@ -106,7 +106,7 @@ def _party(config: Config) -> str | None:
 
 
 def _promises(config: Config) -> bool:
-    """Whether the run's mechanism, or the mechanism of its clients, is private."""
+    """Whether `privacy.mechanism` or `client.privacy.mechanism` of the run is private."""
     return bool(config.mechanism.private or config.client_mechanism.private)
 
 
@@ -168,7 +168,7 @@ def _refuse_incomposable(name: str, terms: Mapping[str, Any], config: Config) ->
 
 
 def _refuse_resumed_priors(prior: Prior) -> None:
-    """Raises `Refused` if a counted run is on this machine and was charged after it was counted."""
+    """Raises `Refused` if the counted run was charged further since, by the ledger at its path."""
     if has_later_charges(prior.to_json()):
         raise Refused(
             f"privacy.prior: {prior.path} was charged again after it had been counted, so no run "
@@ -194,10 +194,10 @@ def refuse_once_public(counted: Priors, federation: Federation) -> None:
 
 
 def _disjoint(config: Config, runs: Iterable[Prior]) -> dict[str, str]:
-    """Returns, by path, the ids of the runs that `privacy.disjoint` names.
+    """Returns the ids of the runs that `privacy.disjoint` names, by the stated path.
 
-    Raises `Refused` for a path that is not a run, a run that is counted in `runs`, and a run over
-    this run's population.
+    Raises `Refused` for a path that is not a run, for a run that is also in `runs`, and for a run
+    over this run's population.
     """
     declared = {}
     for name in config.privacy.disjoint:
@@ -220,10 +220,11 @@ def _disjoint(config: Config, runs: Iterable[Prior]) -> dict[str, str]:
 
 
 def _refuse_uncounted_start(config: Config, counted: Priors, origin: Origin) -> None:
-    """Raises `Refused` if the run `origin`, which trained the initial model, is not counted.
+    """Raises `Refused` if a run that trained the initial model, `origin`, is not in `counted`.
 
     A model trained on this population, or on one that may share clients with it, is a release
-    about it. It has to be counted, unless `privacy.disjoint` names its run.
+    about it. `privacy.prior` has to count its run, up to the head at which it was trained, unless
+    `privacy.disjoint` names that run.
     """
     if origin.id in counted.disjoint.values() or not perhaps_same(config, origin.population):
         return
@@ -258,12 +259,11 @@ def _refuse_uncounted_start(config: Config, counted: Priors, origin: Origin) -> 
 
 
 def _start_key(config: Config) -> str:
-    """Returns the configuration key that names the initial model."""
     return "model.init" if config.start.init else "model"
 
 
 def _folder(config: Config) -> Path | None:
-    """Returns the folder of the run that produced the initial model; None if it is not known."""
+    """Returns the folder from which the initial model comes, perhaps a run's; None if not known."""
     init, model = config.start.init, config.model
     if init:
         return Path(init) if Path(init).is_dir() else Path(init).parent
@@ -272,7 +272,7 @@ def _folder(config: Config) -> Path | None:
 
 
 def _folder_of_run(folder: Path | None, origin: Origin) -> Path | None:
-    """Returns the folder `folder` if it is the directory of the run `origin`, else None."""
+    """Returns `folder` if it holds a ledger with the id of the run `origin`, else None."""
     if folder is None:
         return None
     try:

@@ -62,10 +62,10 @@ class ReleasedFunction:
 
     @property
     def profile(self) -> Callable[[float], float] | None:
-        """The function's attribute `profile`, its claim: epsilon as a function of delta.
+        """The method `profile` of the function, its claim: returns epsilon for a delta.
 
-        None if there is no such method. A call raises `Refused` if the method fails, or returns no
-        number of 0 or more.
+        None if the function has no such method. Calling the result raises `Refused` if the method
+        fails, or returns no number of 0 or more.
         """
         profile = getattr(self.call, "profile", None)
         return self._claiming(profile) if callable(profile) else None
@@ -121,7 +121,10 @@ class ReleasedFunction:
         return epsilon
 
     def _result_of(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Returns the result of `function`. Raises `Refused` with the failing user code's lines."""
+        """Calls `function`, and returns its result.
+
+        If it fails, raises `Refused`; the message states the lines of the user's code that failed.
+        """
         try:
             return function(*arguments)
         except (Exception, SystemExit) as error:  # raised by the user's code

@@ -93,7 +93,7 @@ def opacus_epsilon(spending: Spending, delta: float, accountant: str) -> float |
 def audit_silos(
     directory: RunDirectory, ledger: Ledger, earlier: Priors
 ) -> tuple[Guarantee | None, list[str]]:
-    """Returns the guarantee for an example of the silo that spent most, and ledgers' problems.
+    """Returns the guarantee for an example of the silo that spent most, and problems of ledgers.
 
     The silos' own ledgers are used if all of them are available without problems, and participation
     is not secret. Otherwise the guarantee is that of a silo that took part in every round.
@@ -228,8 +228,8 @@ def _accounted(record: RunRecord, accountant: str) -> RunAudit:
 def _canaries(directory: RunDirectory, ledger: Ledger, alone: Guarantee) -> Evidence | None:
     """Returns the evidence of the run's canaries about its own charges, whose guarantee is `alone`.
 
-    Returns None without canaries, without their secrets, before the run has ended, or for too few
-    canaries.
+    Returns None without canaries, without their log in `directory`, before the run has ended,
+    without charges, and where `weigh` returns None.
     """
     count = ledger.terms.get("canaries", 0)
     record = CanaryLog(directory.canaries, count).read() if count else None
@@ -246,7 +246,7 @@ def _canaries(directory: RunDirectory, ledger: Ledger, alone: Guarantee) -> Evid
 
 
 def _crossed(bound: Guarantee) -> Iterator[str]:
-    """Yields a text if PLD's bound is above RDP's by more than the error of PLD's grid.
+    """Yields a problem's text if PLD's bound exceeds RDP's by more than the error of PLD's grid.
 
     PLD is the exact composition on a grid. If its bound exceeds RDP's, one of the two is wrong.
     """

@@ -54,9 +54,9 @@ from privfed.server.optimizer import NoStep
 
 
 class WithoutColluders(Arithmetic):
-    """The arithmetic of a sum over sites that omits the rows of sites from number `honest` on.
+    """The arithmetic of a sum over sites that includes only the rows of sites 0 to `honest` - 1.
 
-    These sites count as survivors.
+    The other sites count as survivors.
     """
 
     def __init__(
@@ -82,8 +82,8 @@ class WithoutColluders(Arithmetic):
 class SeenWithColluders(EncodedSummation):
     """Sums over sites, as a server that colludes with sites sees them.
 
-    The first `honest` sites neither drop out nor collude. Sites from number `limits.minimum` on
-    drop out before they send a row.
+    Sites 0 to `honest` - 1 neither drop out nor collude, the next ones up to `limits.minimum` - 1
+    collude, and the others drop out before they send a row.
     """
 
     @property
@@ -103,7 +103,7 @@ class SeenWithColluders(EncodedSummation):
 
 
 class SeenWithOthers(RowRule):
-    """A rule whose aggregate is the weighted sum of rows that reveals most of the first row."""
+    """A rule that sums rows with those `weights` that reveal most of the first row."""
 
     weights: tuple[float, ...]
 
@@ -176,7 +176,7 @@ class Scenario:
 class TakesAll:
     """A sampler that samples all clients, for claims that hold if participation is known.
 
-    It states the sampling rule of `sampler` (its witness); the divisor is `size` clients.
+    It states the participation rule of `sampler` (`witness`). Sums are divided by `size` clients.
     """
 
     sampler: Sampler
@@ -229,8 +229,9 @@ def plan_of_mechanism(config: Config) -> Plan:
 def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
     """Returns the algorithm to test, and the scenarios in which its claims are tested.
 
-    If the claims rely on secret subsampling, the sampler is tested too. Otherwise all available
-    clients take part: the smallest number for which the noise is guaranteed.
+    If the claims rely on secret subsampling, the sampler is tested too. Otherwise the target takes
+    part alone or, in secure sums over clients, with all clients; if clients share the noise, with
+    the smallest cohort for which the noise is guaranteed.
     """
     if noised_jointly(planned.mechanism):
         return _seen_jointly(planned, planned.mechanism)
@@ -303,7 +304,7 @@ def _seen_jointly(planned: Plan, mechanism: JointNoise) -> tuple[Algorithm, list
 def _of_slots(
     drawn: RandomAllocation, all_clients: int, scenario: Callable[..., Scenario]
 ) -> list[Scenario]:
-    """Returns scenarios of one round, one epoch and several epochs; the target acts in its slots.
+    """Returns scenarios of one round, one epoch and (two) several epochs; the target acts in slots.
 
     The `all_clients` other clients are absent, except in the last scenario: there each sends a row
     orthogonal to the target's, which reveals how many of them take part in a round.

@@ -59,9 +59,9 @@ class SlotEvidence:
     def of(self, along: Numbers, aside: Numbers) -> Numbers:
         """Returns four statistics of each repetition; larger values indicate participation.
 
-        The first is the log-likelihood for slots that are resampled each epoch. The next two assume
-        the same slot in two successive epochs and in all epochs. The last assumes that a slot with
-        fewer of the other clients is more likely the target's.
+        The first is the log-likelihood for slots that are resampled each epoch. The second assumes
+        the same slot in two successive epochs, the third in all epochs. The fourth is like the
+        first, but assumes that a slot with fewer of the other clients is more likely the target's.
 
         Args:
           along: the projection that moves by one in the target's slots, shape `[n, rounds]`.
@@ -91,7 +91,7 @@ class SlotEvidence:
         return np.asarray((products - lengths / 2) / self.std**2)
 
     def _fresh(self, each: Numbers) -> Numbers:
-        """Returns the log-likelihood `[n]` of a new slot in each epoch; `each` is `[n, rounds]`."""
+        """Returns `of_fresh_slots`, `[n]`, of each round's log-likelihood `each` `[n, rounds]`."""
         return of_fresh_slots(each, np.arange(each.shape[1]), self.drawn)
 
     def _same(self, each: Numbers, together: int) -> Numbers:

@@ -84,10 +84,10 @@ RELEASE_RUN_FILE = click.option(
 
 
 def refuse_new_options(*reading: str) -> None:
-    """Raises `Refused` if the current command was given options that only a new release has.
+    """Raises `Refused` if an option that only a new release has is given on the command line.
 
-    It is called if RUN.toml is the run directory of an earlier release. `reading` names options
-    that also apply to an earlier release.
+    Call it if RUN.toml is the run directory of an earlier release. `reading` has the names of
+    parameters that also apply to an earlier release.
     """
     context = click.get_current_context()
     given = {
@@ -115,7 +115,8 @@ def print_release(
       release: makes a release from a run file, or reads the earlier release in a run directory.
       request: returns the request of the release, from the parameters except those in `reading`.
       name: the end of the name of a new folder in runs/.
-      asked: the values of the command's parameters, by name.
+      asked: the values of the command's parameters, by name; `run_file`, `out`, `as_json`,
+        `overrides` and `new_file` are removed from it.
       reading: names of parameters that also apply to an earlier release.
 
     Returns:
@@ -139,9 +140,9 @@ def print_release(
 
 
 def resume_hint(directory: Path) -> str:
-    """Returns a message with the command that resumes an interrupted run.
+    """Returns a message with the command that resumes the interrupted run in `directory`.
 
-    If the run has no ledger yet, the message states that nothing was released.
+    If the run has no ledger yet, the message only states that nothing was released.
     """
     if (directory / "ledger.jsonl").exists():
         command = resume_command(directory).strip("`")
@@ -150,9 +151,9 @@ def resume_hint(directory: Path) -> str:
 
 
 def _ledger_head(directory: Path) -> str:
-    """Returns a text with the ledger's head, which reveals a later truncation of the ledger.
+    """Returns the part of a message that states the ledger's head and its number of charges.
 
-    Returns "" if the ledger cannot be read.
+    The head reveals a later truncation. Returns "" if the ledger cannot be read.
     """
     from accounting.ledger import Ledger
 
@@ -182,14 +183,14 @@ def write_release(run_file: Path, keys: Sequence[str], asking: Request, new_file
 
 
 def data_overrides(help_text: str) -> Callable[[Command], Command]:
-    """Returns the `--set` option of a command on a trained model, for keys of [data] only."""
+    """Returns a decorator that adds the option `--set data.key=value` to a command."""
     return click.option(
         "--set", "overrides", multiple=True, metavar="data.key=value", help=help_text
     )
 
 
 def quoted(text: str) -> str:
-    """Returns `text` as a TOML string, so that a path is never read as a number."""
+    """Returns `text` as a quoted TOML string, which is never read as a number."""
     import json
 
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
@@ -214,7 +215,7 @@ def print_answer(answer: Answer, as_json: bool, code: int = 0) -> int:
 def answers_errors(command: Callable[..., int]) -> Callable[..., None]:
     """Decorates a command that reads no private data.
 
-    An exception is converted to a message, which may quote data, and an exit code.
+    An exception is converted to a message, which may quote values from files, and an exit code.
     """
     return _answering(command, lambda arguments: True)
 
@@ -237,10 +238,10 @@ def never_quotes(command: Callable[..., int]) -> Callable[..., None]:
 def _answering(
     command: Callable[..., int], quotes: Callable[[dict[str, Any]], bool | None]
 ) -> Callable[..., None]:
-    """Returns `command` so that it ends the process with an exit code.
+    """Wraps `command`: the returned function ends the process with the exit code of `command`.
 
-    `quotes` maps the command's keyword arguments to whether messages quote data; None: never, and
-    no message names --show-values.
+    `quotes` maps the keyword arguments of `command` to whether messages quote data; if it returns
+    None, they never do, and do not mention --show-values.
     """
 
     @functools.wraps(command)
@@ -268,8 +269,8 @@ def _exit_code(command: Callable[[], int]) -> int:
 def _interrupter() -> Callable[..., None]:
     """Returns a signal handler that raises `KeyboardInterrupt` at most once in `_REPEATED` seconds.
 
-    Slurm signals every process of a job, and torchrun those that it started: the second signal
-    would end the report of the first, with the ledger's head.
+    Slurm signals every process of a job, and torchrun those that it started. A process may
+    therefore receive two signals; the second would interrupt the report on the first.
     """
     last = -math.inf
 

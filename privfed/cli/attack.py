@@ -222,7 +222,7 @@ def _exposure(
 
 
 def _new_folder(out: Path | None, attack_name: str) -> Path:
-    """Returns `out`, or a new path in runs/. Raises `Refused` if `out` is not empty."""
+    """Returns `out`, or a new path in runs/ for None. Raises `Refused` if it is not empty."""
     from privfed.store.folders import new_folder, refuse_taken
 
     folder = out or new_folder(attack_name)

@@ -27,7 +27,7 @@ from privfed.core.failures import BROKEN, REFUTED, report_failure
 
 
 def _refuse_claim_alone(claim: Mapping[str, Any]) -> None:
-    """Raises `Refused` if an option of a claim is given (is not None) without --function."""
+    """Raises `Refused` if any option in `claim` is not None; call it if --function is not given."""
     given = [f"--{name.replace('_', '-')}" for name, value in claim.items() if value is not None]
     if given:
         raise Refused(
@@ -43,8 +43,9 @@ def _audit_function(
 
     Args:
       name: the function, `module:name`.
-      claim: the options of the claim by parameter name, with "confidence"; None if not given.
-      releases: the number of releases per input; None for the default.
+      claim: values of the claim's options and of "confidence", by parameter name; None if not
+        given (confidence: 0.95).
+      releases: number of releases per neighbour; None: as in `audit_function`.
       as_json: whether to print JSON.
 
     Returns:
@@ -156,9 +157,9 @@ def audit_command(
 
 
 def _refuse_combination(tested: str, *others: object) -> None:
-    """Raises `Refused` if any of `others` is given (neither None nor empty).
+    """Raises `Refused` if any option value in `others` is given (neither None nor empty).
 
-    The message begins with `tested`.
+    `tested` is the start of the message, for example "--function is".
     """
     if any(others):
         raise Refused(
@@ -176,7 +177,8 @@ def _audit(
 ) -> int:
     """Audits one run, or several together, and prints the result; returns the exit code.
 
-    The curves of a single run without problems are drawn into the file `plot`, if given.
+    If `plot` is given, ε over rounds and over δ is drawn into that file for a single run without
+    problems.
     """
     from privfed.api.commands import audit
 

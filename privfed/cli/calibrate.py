@@ -18,7 +18,7 @@ from privfed.plan.calibration.question import CalibrationQuestion
 
 
 class _Calibrate(click.Command):
-    """A command that, for an unknown flag named like a run file's key, suggests the right flag."""
+    """A command that suggests its own flag if an unknown flag has the name of a run file's key."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -32,7 +32,7 @@ class _Calibrate(click.Command):
 
 
 def _question_flags(command: Command) -> Command:
-    """Returns `command` with an option for each field of `CalibrationQuestion`, in order."""
+    """Returns `command` with one option for each field of `CalibrationQuestion`, in their order."""
     for each in reversed(fields(CalibrationQuestion)):
         default = each.metadata["default"]
         command = click.option(

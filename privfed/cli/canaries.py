@@ -165,7 +165,9 @@ def judge_command(
 def _claim_at_points(
     epsilons: Sequence[float], deltas: Sequence[float], gaussian: bool
 ) -> PipelineClaim:
-    """Returns the claim of the points (ε, δ); if `gaussian`, of Gaussian noise with this point.
+    """Returns the claim of the points (ε, δ).
+
+    If `gaussian` is true, it is the claim of the Gaussian profile through the single point.
 
     Raises `Refused` for no point, unequal numbers of ε and δ, a value out of range, or several
     points with `gaussian`.

@@ -66,7 +66,7 @@ def check_command(
 
 
 def _advised(checked: Check, promises: str | None) -> Answer:
-    """Returns the result of `check` with a comparison of other samplers and mechanisms."""
+    """Returns `checked` with a comparison of its sampler and mechanism with others."""
     from rich.console import Group
 
     from privfed.api.answer import Answer
@@ -81,9 +81,9 @@ def _advised(checked: Check, promises: str | None) -> Answer:
 
 
 def _print_matrix(run_file: Path | None, overrides: tuple[str, ...], as_json: bool) -> int:
-    """Prints the combinations of built-in parts, each with its verdict; returns 0.
+    """Prints whether each combination of built-in parts is possible; returns 0.
 
-    Parts of kinds that are not combined are as configured.
+    Parts of the kinds that are not varied are those of the configuration.
     """
     from privfed.api.answer import Answer
     from privfed.config.reading import as_written

@@ -72,7 +72,10 @@ def declare_command(
 
 
 def _of_statistics(described: Path, label: str) -> str:
-    """Returns the run file for the released statistics in the file or run folder `described`."""
+    """Returns the text of a run file for the table with the released statistics `described`.
+
+    `described` is a statistics file or the directory of its run; `label` is the label column.
+    """
     from privfed.analytics.declaration import declare_described
     from privfed.analytics.statistics_file import read_statistics
 
@@ -151,10 +154,10 @@ def describe_command(
 
 
 def _places(out: Path | None) -> tuple[Path, Path | None]:
-    """Returns the run's folder, and `out` if it is a path of a .json file, else None.
+    """Returns the run's folder, and the .json file to write; None if `out` names no .json file.
 
-    The folder of a .json file is its path without the suffix; without `out` the folder is new, in
-    runs/. Raises `Refused` if the .json file exists.
+    The folder is `out`, without its suffix if that is .json; for None, a new folder in runs/.
+    Raises `Refused` if the .json file exists.
     """
     if out is None:
         from privfed.store.folders import new_folder

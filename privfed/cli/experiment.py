@@ -99,7 +99,7 @@ def _tune(
 ) -> int:
     """Tunes privately, or prints only the planned cost if `dry_run`; returns the exit code.
 
-    The number of candidates is never shown.
+    The number of candidates that are tried is secret, and never shown.
     """
     from privfed.grid.private_tuning import tune
     from privfed.grid.tuning_proposal import propose
@@ -138,7 +138,10 @@ def _look_ahead(
 def _run(
     screen: Console, files: Files, grid: Grid, processes: int, retry: bool, as_json: bool
 ) -> int:
-    """Runs the remaining cells, prints their state, draws the figures; returns the exit code."""
+    """Runs the cells that have not ended, and with `retry` those that failed or were refused.
+
+    Prints the cells' states, draws the figures and writes the page. Returns the exit code.
+    """
     from privfed.grid.engine import run_grid
     from privfed.grid.results import DONE, FAILED
     from privfed.report.grid import ExperimentProgress, experiment_table
@@ -166,7 +169,7 @@ def _run(
 
 
 def _redraw(screen: Console, files: Files, grid: Grid) -> int:
-    """Draws the figures, and writes the page, from the tables of an earlier call; returns 0."""
+    """Draws the figures and writes the page again, from the grid's existing tables; returns 0."""
     if not grid.figure:
         screen.print(f"{files.grid} has no [[figure]] to draw")
     _draw(screen, files, grid)

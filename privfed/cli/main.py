@@ -83,7 +83,7 @@ def _report_misuse(error: click.ClickException) -> int:
 
 
 def _with_key(error: click.NoSuchOption, command: click.Command) -> click.UsageError:
-    """Returns an error that names the run file's key, if the unknown option is such a key.
+    """Returns an error that suggests --set, if the unknown option is named like a run file's key.
 
     Otherwise, and for a command without the option --set, returns `error` itself.
     """
@@ -136,7 +136,7 @@ def _catalog_table(catalog: Mapping[str, Mapping[str, str]]) -> Any:
 
 
 def _placed(key: str) -> str:
-    """Formats `key` as in a run file: [client.privacy] mechanism."""
+    """Formats a dotted `key` as in a run file: "client.privacy.x" as "[client.privacy] x"."""
     section, _, name = key.rpartition(".")
     return f"[{section}] {name}"
 

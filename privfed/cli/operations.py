@@ -145,7 +145,6 @@ def _summary(run_file: Path) -> str:
 
 
 def _status_lines(status: SiteStatus) -> Iterator[str]:
-    """Yields the lines that `privfed site status` prints."""
     from privfed.core.text import ceiling, number, utc
 
     agent = "up" if status.up else "down"

@@ -95,7 +95,7 @@ def regress_command(run_files: tuple[Path, ...], **asked: Any) -> int:
 
 
 def _cuts(stated: Iterable[str]) -> dict[str, list[float]]:
-    """Returns the lists of ends of bins, by column.
+    """Returns the boundaries of bins, in the stated order, by column.
 
     Raises `Refused` unless each text is COLUMN=a,b,… with numbers, and each column occurs once.
     """

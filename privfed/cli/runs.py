@@ -76,7 +76,10 @@ def report_command(
 
 
 def _refuse_together(**others: object) -> None:
-    """Raises `Refused` if any of these options, which concern another file, is given (true)."""
+    """Raises `Refused` if any of these options, by parameter name, is given (true).
+
+    Call it for options that another given option excludes, since each writes another file.
+    """
     for name, value in others.items():
         if value:
             raise Refused(

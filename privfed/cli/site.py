@@ -217,7 +217,8 @@ def recover_command(directory: Path, lost: bool) -> int:
 def _begun_again(path: Path) -> Receipts:
     """Returns the receipts at `path`, to append to.
 
-    A damaged file is renamed. Then, or if there is no file, an empty file is created.
+    If the file is damaged or missing, returns the receipts of a new empty file; the damaged file is
+    renamed.
     """
     from accounting.errors import LedgerBroken
     from privfed.deploy.files.receipts import Receipts
@@ -234,7 +235,6 @@ def _begun_again(path: Path) -> Receipts:
 
 
 def _check_lines(checked: SiteCheck) -> Iterator[str]:
-    """Yields the lines that `privfed site check` prints."""
     from privfed.core.text import ceiling, number
 
     waits = checked.approval is not None and checked.approval.decision != "approved"
@@ -253,7 +253,6 @@ def _check_lines(checked: SiteCheck) -> Iterator[str]:
 
 
 def _lines(receipts: Receipts, limit: SpendingLimit) -> Iterator[str]:
-    """Yields the lines that `privfed site receipts` prints."""
     from privfed.core.text import ceiling, number
 
     for run in receipts.runs:

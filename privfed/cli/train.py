@@ -82,7 +82,7 @@ def _outcome(
     workers: int | None,
     screen: Any,
 ) -> Outcome | None:
-    """Trains or resumes the run in `directory`; returns its outcome; None except in rank 0."""
+    """Trains or resumes the run in `directory`; returns its outcome, or None if not in rank 0."""
     from privfed.config.reading import load
     from privfed.report.progress import progress
     from privfed.run.process_group import follow, joined, refuse_ranks
@@ -104,7 +104,7 @@ def _outcome(
 
 
 def _changed(run_file: Path | None, overrides: tuple[str, ...], stored: Config) -> Config:
-    """Returns `stored`, changed by the keys in `run_file` (if given) and by `overrides`."""
+    """Returns the configuration `stored`, changed by `run_file` (if given), then by `overrides`."""
     from privfed.config.reading import overridden, restated
 
     if run_file is None:

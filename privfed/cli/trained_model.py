@@ -121,9 +121,9 @@ def _by_clients(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Evaluates the model by the run's clients, or by other clients in a new run at `out`.
+    """Evaluates the model by an evaluation round; prints the result and returns the exit code.
 
-    Returns the exit code.
+    The run's own clients are used or, if `out` is given, those of `data` in a new run at `out`.
     """
     from privfed.api.answer import Answer
     from privfed.api.commands import opened

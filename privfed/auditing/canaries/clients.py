@@ -115,17 +115,21 @@ class Canaries:
     def entered(self) -> Indices:
         """The canary's number at each population position after the real clients, `[entries]`.
 
-        Numbers ascend. A canary in the population has `parts` positions; others have none.
+        Numbers count from 0 and ascend. A canary in the population has `parts` positions, next to
+        each other; others have none.
         """
         return np.repeat(in_population(self.inclusion, self.relation), self.parts)
 
     @property
     def signs(self) -> NDArray[np.int64]:
-        """The factor of each canary's direction in its row `[K]`: 1, 0 or -1."""
+        """The sign of each canary's row `[K]`: 1 for heads; 0, or -1 (replace-one), for tails."""
         return inclusion_signs(self.inclusion, self.relation)
 
     def among(self, population: Population) -> Population:
-        """Returns `population` with the canaries (`entered`) after the real clients."""
+        """Returns `population` with the canaries in `entered` appended to the real clients.
+
+        If the population is at sites, part p of canary k is at site (k + p) modulo `sites`.
+        """
         canaries = self.entered
         part = np.arange(len(canaries)) % self.parts
         identities = canary_identities(canaries, part.tolist())
@@ -155,9 +159,10 @@ class WithCanaries:
       inner: the executor of the real clients.
       canaries: the canaries.
       clients: number of real clients; ids from this number on are canaries.
-      clip: clipping norm; canaries send rows far above it.
-      within: with adaptive clipping, the fraction of canaries that send rows just within the norm.
-      nothing: the number that fills a row which adds zero.
+      clip: (initial) clipping norm; canaries send rows far above it.
+      within: with adaptive clipping, the fraction of canaries whose rows are just below the round's
+        clipping norm; None if it is fixed.
+      nothing: the number in every entry of a row that adds zero.
     """
 
     inner: Executor
@@ -185,7 +190,6 @@ class WithCanaries:
         return self.inner.root(exchange, round)
 
     def _parted(self, cohort: Cohort) -> tuple[Indices, Indices]:
-        """Divides a cohort into real clients and canaries."""
         ids = cohort.clients
         return ids[ids < self.clients], ids[ids >= self.clients]
 
@@ -214,9 +218,11 @@ class WithCanaries:
 
 
 def share_within_clip(mechanism: Mechanism, drawn: Witness) -> float | None:
-    """Returns the fraction of canaries that send rows within an adaptive clipping norm.
+    """Returns the fraction of canaries whose rows are below an adaptive clipping norm.
 
-    None if the clipping norm is fixed. `drawn` is the participation rule.
+    Returns None if the clipping norm is fixed. `drawn` is the participation rule. The fraction is
+    the target quantile if canaries can displace clients and the norm follows that quantile, else
+    1/2.
     """
     if not mechanism.adaptive:
         return None
@@ -268,12 +274,12 @@ def with_canaries(
     canaries: Canaries,
     log: CanaryLog,
 ) -> World:
-    """Returns `world` with canaries appended to its real clients, and with a record of releases.
+    """Returns `world` with canaries appended to its real clients; `log` records the releases.
 
     Args:
       world: the run's executor, population and stores.
       clients: number of real clients.
-      mechanism: the run's mechanism; it clips a sampled canary's row.
+      mechanism: the run's mechanism; its clipping norm determines the lengths of canaries' rows.
       rule: the aggregation rule, which determines the row that adds zero.
       drawn: the public participation rule.
       canaries: the canaries.

@@ -38,6 +38,7 @@ class Evidence(Verdicts, Encoded):
     `relation` all canaries were, and those with heads sent their own row.
 
     Fields with "_final" use the final model; the corresponding fields without it use every release.
+    The bound with "_split" uses every release if releases were recorded, else the final model.
     `epsilon_estimate_likelihood` uses likelihood ratios instead of cosines. Bounds with
     "_if_gaussian" hold if the run's trade-off function is Gaussian, the bound with "_split" if
     canaries do not affect each other. A figure is None if it needs more canaries, or releases that
@@ -119,7 +120,7 @@ def verdict_text(evidence: Evidence) -> str:
 
 
 def _heads(evidence: Evidence) -> str:
-    """Returns the predicate of a sentence on the canaries whose bit is heads.
+    """Returns a phrase on what canaries with heads did, for example "were in the population".
 
     Canaries that train send no opposite rows.
     """
@@ -142,9 +143,9 @@ def _estimates(evidence: Evidence) -> str:
 
 
 def _for_both(iterates: float | None, final: float | None, sure: str) -> str:
-    """Formats the bounds from all releases, if recorded, and from the final model.
+    """Formats the bounds from all releases (None if not recorded) and from the final model.
 
-    `sure` is their confidence in percent.
+    `sure` is their confidence as text, for example "95%".
     """
     if iterates is None:
         return f"ε ≥ {_shown(final)} with {sure} confidence from the final model"

@@ -66,7 +66,7 @@ from privfed.sampling.cohort import Witness
 
 
 def canary_identities(numbers: Indices, parts: Iterable[int] | None = None) -> Indices:
-    """Returns the identity of each canary in `numbers` `[c]`, or of its part numbered in `parts`.
+    """Returns the identities `[c]` of canaries `numbers` `[c]`, or of their `parts` (default: 0).
 
     Identities of canaries are negative; those of clients never are
     (`privfed.data.federation.client_number`, or a position). If a canary shared a client's
@@ -82,7 +82,7 @@ def _name(canary: int, part: int) -> str:
 
 
 def displaces_clients(drawn: Witness) -> bool:
-    """Whether the cohort size is fixed, so that a canary can displace a client."""
+    """Whether cohorts have a fixed size, so that a sampled canary displaces a client."""
     return drawn.shares_places and not drawn.random
 
 
@@ -111,9 +111,9 @@ TAILS: Mapping[str, int] = {ADD_REMOVE: 0, ZERO_OUT: 0, REPLACE_ONE: -1}
 def number_of_nothing(rule: SumRule | RowRule) -> float:
     """Returns the number that fills a participating client's row so that it adds zero under `rule`.
 
-    The number is zero, except for a `SumRule` whose center moves (`remembers`), or which sums
-    several uploads or extra terms per client. Then the number is NaN: a row that is not finite adds
-    nothing (`SumRule`), while a row of zeros adds its difference from the center.
+    The number is 0, except for a `SumRule` that sums differences from a center (`remembers`), or
+    several uploads or extra terms per client. Then it is NaN: a row that is not finite adds
+    nothing, while a row of zeros would change such a sum.
     """
     counts = isinstance(rule, SumRule) and (rule.remembers or rule.uploads > 1 or rule.extra > 0)
     return math.nan if counts else 0.0

@@ -34,7 +34,7 @@ class Box:
     classes: int
 
     def drawn(self, keys: Keys, count: int) -> tuple[Tensor, Tensor]:
-        """Returns uniform x `[count, *features]`, and y `[count]`: one random class for all."""
+        """Returns uniform x `[count, *features]` in the box, and y `[count]`, one random class."""
         words = keys.bits(count * self.low.numel() + 1)
         y = torch.full((count,), int(words[0] % np.uint64(self.classes)))
         part = torch.from_numpy(uniforms(words[1:])).float().view(count, *self.low.shape)
@@ -43,16 +43,18 @@ class Box:
     def crafted(
         self, x: Tensor, y: Tensor, influence: SelfInfluence, steps: int, keys: Sequence[Keys]
     ) -> tuple[Tensor, Tensor]:
-        """Returns x after `steps` of sign gradient ascent on `influence` in the box, and `y`.
+        """Returns x after `steps` of ascent by the gradient's signs within the box, and `y`.
+
+        The ascent maximises the canaries' worth by `influence`; its step length decreases linearly.
 
         Raises the model's error if the model cannot be differentiated twice.
 
         Args:
           x: features, shape `[c, n, *features]`.
           y: labels, shape `[c, n, *labels]`.
-          influence: the worth to maximise.
+          influence: computes the worth.
           steps: number of steps.
-          keys: the keys of the c canaries.
+          keys: not used.
         """
         low, high = self.low.to(x), self.high.to(x)
         for step in range(steps):
@@ -87,7 +89,11 @@ class Sentences:
         return self.features == self.labels
 
     def drawn(self, keys: Keys, count: int) -> tuple[Tensor, Tensor]:
-        """Returns x and y of `count` random sequences that share the second half, or the class."""
+        """Returns x and y of `count` random sequences.
+
+        If labels are the next tokens, the sequences share their second half; else they have one
+        class.
+        """
         return self._drawn(keys, count, self.vocabulary)
 
     def crafted(
@@ -114,9 +120,10 @@ class Sentences:
         return x, y
 
     def _drawn(self, keys: Keys, count: int, few: int) -> tuple[Tensor, Tensor]:
-        """Returns `count` examples of one canary, from `few` random tokens or the whole vocabulary.
+        """Returns x and y of `count` random sequences, of `few` random tokens of the vocabulary.
 
-        The first random number selects the label, the next ones the tokens to sample from.
+        If `few` is the size of the vocabulary, all tokens are used. Of the random numbers, the
+        first selects the label, the next `few` the tokens to use, and the others the sequences.
         """
         length = math.prod(self.features)
         drawn_words = keys.bits(1 + few + (count + 1) * (length + 1))
@@ -146,8 +153,8 @@ def space_of(federation: Federation) -> InputSpace:
     """Returns the space of this population's inputs, from public information only.
 
     Raises:
-      Refused: if an example has other labels than one class (or the next tokens), or several named
-        inputs; or if neither a declaration nor a public example bounds the inputs.
+      Refused: if an example has several named inputs, or labels other than one class (or the next
+        token at each position); or if neither a declaration nor a public example bounds the inputs.
     """
     form = Form.of(federation.examples)
     public = federation.test if len(federation.test) and not federation.shared else None
@@ -173,9 +180,10 @@ def space_of(federation: Federation) -> InputSpace:
 
 
 def _vocabulary(form: Form, public: Examples | None) -> int:
-    """Returns the size of the vocabulary; if labels are the next tokens, the number of classes.
+    """Returns the size of the vocabulary.
 
-    Raises `Refused` if neither a declaration nor a public example states it.
+    This is the declared one or, if labels are the next tokens, the number of classes, or else one
+    more than the largest token in `public`. Raises `Refused` if all three are missing.
     """
     if form.inputs:
         return form.inputs[X].tokens

@@ -62,15 +62,15 @@ class CanaryExamples:
     def federation(
         self, numbers: Indices, heads: NDArray[np.bool_], like: Federation
     ) -> Federation:
-        """Returns a population of canaries.
+        """Returns the population of the canaries `numbers`.
 
         Canaries without `heads` hold no examples, so their training leaves a model unchanged.
-        Their labels are the same in every round, even if those of `like` change.
+        Canaries' labels are the same in every round, even if those of `like` change.
 
         Args:
-          numbers: the canaries, shape `[c]`.
-          heads: whether each canary's bit is heads, shape `[c]`.
-          like: the population whose form of examples is used.
+          numbers: numbers of canaries, shape `[c]`.
+          heads: whether each of these canaries has the bit heads, shape `[c]`.
+          like: the real population, whose number of classes, test set and device are used.
         """
         holding = torch.from_numpy(numbers[heads])
         x, y = (part[holding].flatten(0, 1) for part in (self.x, self.y))
@@ -83,7 +83,7 @@ class CanaryExamples:
 def synthetic(
     keys: Keys, each: int, steps: int, space: InputSpace, influence: SelfInfluence
 ) -> CanaryExamples:
-    """Returns random examples for canaries, crafted to be detectable if `steps` is positive.
+    """Returns random examples for canaries; `steps` > 0 crafts them so that canaries are detected.
 
     Args:
       keys: one key per canary.
@@ -124,7 +124,7 @@ def public_examples(federation: Federation) -> Examples | None:
 def public_models(network: Network, public: Examples | None, start: Tensor, lr: float) -> Tensor:
     """Returns public models `[p, d]`: the `start` `[d]`, and models after steps on `public`.
 
-    Those are the models after 4 and after 32 steps; a model that is not finite is left out.
+    Those are the models after 4 and after 32 steps in all; one that is not finite is left out.
 
     Args:
       network: the network.
@@ -145,7 +145,8 @@ def public_models(network: Network, public: Examples | None, start: Tensor, lr: 
 def public_directions(network: Network, public: Examples | None, models: Tensor) -> Tensor:
     """Returns unit gradients `[p, q, d]` of q simulated public clients at each of the models.
 
-    Without public examples, q is 0.
+    The number q depends on the numbers of public examples, models and parameters; it is 0 without
+    public examples.
     """
     if public is None:
         return models.new_zeros(len(models), 0, models.shape[1])
@@ -240,7 +241,8 @@ class Learning:
     def scores(self, params: Tensor) -> NDArray[np.float64]:
         """Returns each canary's coefficient `[K]` in the change from `start` to `params` `[d]`.
 
-        Coefficients are those of the ridge regression in the module's description.
+        The coefficients are those of a ridge regression of the change on the canaries' directions
+        and those of public clients (see the module's description).
         """
         canaries = self.influence.directions(self.examples.x, self.examples.y)
         ways = torch.cat([canaries, self.influence.others[0]])

@@ -47,16 +47,17 @@ class CanaryLog:
     """The file at `path`: float64 records of constant size for `count` canaries.
 
     Each record holds a round, the norm of that round's release, and K products. Of several records
-    of one round, the last one counts.
+    of one round, the last one counts. The first record (round `INCLUSION`) holds the dimension and
+    the bits instead, and that of round `FINAL` the model's total change.
     """
 
     def __init__(self, path: Path, count: int) -> None:
         self._path, self._size = path, count + 2
 
     def begin(self, inclusion: NDArray[np.bool_], dimension: int) -> None:
-        """Records bits and `dimension` if the log has no complete record.
+        """Records bits and `dimension` in a new log, if the log has no complete record.
 
-        Otherwise removes an incomplete last record.
+        Otherwise keeps the complete records, and removes an incomplete last one.
         """
         make_folder(self._path.parent, 0o700)
         records = self._records()
@@ -111,9 +112,9 @@ def _record(round: int, numbers: NDArray[np.float64]) -> bytes:
 
 
 def _are_plausible(records: NDArray[np.float64]) -> bool:
-    """Whether all numbers are finite in float32, and rounds after the first record are valid.
+    """Whether all numbers are in float32's range, and all records but the first have a valid round.
 
-    A valid round is an integer from `FINAL` to below 2^53.
+    A valid round is an integer from `FINAL` (-1) to below 2^53.
     """
     rounds, largest = records[1:, 0], np.finfo(np.float32).max
     are_rounds = (rounds == np.round(rounds)) & (rounds >= FINAL) & (rounds < 2**53)

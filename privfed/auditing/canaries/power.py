@@ -29,10 +29,10 @@ _NOTHING = (0.0, 1.0)
 
 @dataclass(frozen=True)
 class Noticed:
-    """The probability that canaries detect noise of only a fraction `share` of what was charged.
+    """The probability that canaries detect one fault: too small a standard deviation of the noise.
 
     Attributes:
-      share: the fraction.
+      share: the noise's true standard deviation as a fraction of the charged one.
       epsilon: the true epsilon at that noise.
       doubted: probability that the claim is rejected at the run's confidence, which may also happen
         to a correct run; the audit reports it.
@@ -50,8 +50,8 @@ class Power(Encoded):
     """The probability that `canaries` detect missing noise, for each of several faults (`noticed`).
 
     Attributes:
-      fewest: the smallest number of canaries (up to 1 % too large) that could refute the claim of
-        `epsilon` if all guesses were right; None if 131,072 do not suffice.
+      fewest: number of canaries that could refute the claim of `epsilon` if all guesses were right;
+        it exceeds the smallest such number by at most 1 %. None if 131,072 do not suffice.
       slack: the total variation charged in addition to the claim; if it is 1e-6 or more, no claim
         is ever refuted.
     """
@@ -98,9 +98,10 @@ def power_of(plan: Plan, parameters: int) -> Power | None:
 
 
 def _faults(plan: Plan, parameters: int) -> Iterator[tuple[float, float, ClaimedCurve]]:
-    """Yields fractions of the noise, each with its true epsilon and a canary's trade-off function.
+    """Yields fractions of the charged noise, each with its epsilon and a trade-off function.
 
-    Noise that the mechanism cannot sample is left out.
+    The trade-off function is that of a canary, for which the cohort's other canaries are further
+    noise. Fractions at which the mechanism cannot sample noise are left out.
     """
     config, charged = plan.config, plan.noise_multiplier or 0.0
     others, rows = canaries_sending(plan), _rows_of_noise(plan)
@@ -119,14 +120,15 @@ def _faults(plan: Plan, parameters: int) -> Iterator[tuple[float, float, Claimed
 def _rows_of_noise(plan: Plan) -> float:
     """Returns the ratio of the noise in a release to the noise that protects a client.
 
-    The ratio is above 1 if each client adds noise to its own row and the claim is about that row.
+    It is the square root of the cohort size if each client adds noise to its own row and sums are
+    not over sites, else 1.
     """
     each_row = plan.mechanism.trust == "client" and not plan.cost.limits.sites
     return math.sqrt(plan.config.sampler.size) if each_row else 1.0
 
 
 def _spending(plan: Plan, noise_multiplier: float) -> Spending:
-    """Returns the charges of all rounds of `plan` at `noise_multiplier`, with a slack of 0."""
+    """Returns the charges of all rounds of `plan` at another `noise_multiplier` and slack 0."""
     mechanism = plan.mechanism.at(noise_multiplier)
     event = replace(plan.algorithm(), mechanism=mechanism).event(1)
     return {replace(event, slack=0.0): plan.config.run.rounds}

@@ -47,7 +47,7 @@ class Scale:
       coefficients: the filter C over rounds. The noise in the products is C^-1 z with independent
         z, so it is independent after C is applied; C is 1 if noise is not correlated.
       std: standard deviation of the independent noise in a scaled product.
-      drawn: the participation rule of canaries, as a reader of releases knows it.
+      drawn: the public participation rule of canaries.
     """
 
     factor: float | None
@@ -79,7 +79,8 @@ def likelihood_ratios(record: CanaryRecord, relation: str, scale: Scale) -> Numb
     """Returns the log-likelihood ratio of heads over tails for each canary `[K]`.
 
     If a canary took part in a release, its scaled product with that release is 1 for heads, and for
-    tails 0 (-1 under replace-one), plus noise. Components common to all releases are removed.
+    tails 0 (-1 under replace-one), plus noise. If the clipping norm is adaptive, products are
+    scaled by the release's norm instead. Components common to all releases are removed.
 
     Args:
       record: the records of the canaries.
@@ -138,8 +139,8 @@ def _by_epochs(
 ) -> Numbers:
     """Returns the log-likelihood `[K]` of `filtered` products `[T, K]`, up to constants.
 
-    The canary takes part in one secret slot of each epoch (`drawn`). `variance` is that of the
-    noise.
+    By the rule `drawn`, a canary takes part in one secret slot of each epoch. `variance` is that of
+    the filtered noise.
     """
     of_round = np.zeros_like(filtered)
     for at, round in enumerate(rounds):
@@ -151,7 +152,7 @@ def _by_epochs(
 def _filtered(x: Numbers, rounds: NDArray[np.int64], coefficients: Numbers) -> Numbers:
     """Returns C x for the products `x` `[T, k]` of `rounds` `[T]`, which decorrelates the noise.
 
-    Products of rounds that are not in `rounds` count as 0.
+    `coefficients` are C's first column. Products of rounds that are not in `rounds` count as 0.
     """
     if len(coefficients) == 1:
         return x
@@ -199,7 +200,7 @@ def weigh(
       record: the records of the canaries.
       event: the event charged per round.
       scale: scale of products; None if no releases were recorded.
-      claims: points (epsilon, delta) of one privacy profile, the run's own first.
+      claims: points (epsilon, delta) of one privacy profile; the first is the run's claim.
       confidence: confidence of the lower bounds on epsilon.
       slack: total variation by which the true distribution may exceed these claims.
 
@@ -235,7 +236,10 @@ def weigh(
 
 
 def _statistics(record: CanaryRecord, relation: str, scale: Scale | None) -> dict[str, Numbers]:
-    """Returns the scores `[K]` of each adversary: "iterates" if recorded, then "final" if known."""
+    """Returns the scores `[K]` by adversary: "iterates" if releases were recorded, and "final".
+
+    "final" is missing before the run has ended, or if the model did not change.
+    """
     statistics = {}
     if scale and len(record.rounds):
         statistics["iterates"] = likelihood_ratios(record, relation, scale)
@@ -259,8 +263,8 @@ def _estimate(scores: Numbers | None, inclusion: NDArray[np.bool_], delta: float
 def _final_estimate(record: CanaryRecord, relation: str, delta: float) -> float | None:
     """Estimates epsilon from the final scores; None without them.
 
-    The null distribution is a Gaussian fitted to the scores for tails. In 1000 dimensions or more
-    it is known, except under replace-one, where a canary with tails sends the opposite row.
+    The distribution for tails is a Gaussian fitted to their scores. In d >= 1000 dimensions it is
+    N(0, 1/d), except under replace-one, where a canary with tails sends the opposite row.
     """
     if record.final is None:
         return None
@@ -273,10 +277,11 @@ def _final_estimate(record: CanaryRecord, relation: str, delta: float) -> float 
 def _split_bound(
     scores: Numbers, inclusion: NDArray[np.bool_], delta: float, confidence: float
 ) -> float | None:
-    """Returns a lower bound on epsilon by a threshold that one half of the canaries determines.
+    """Returns a lower bound on epsilon by a threshold on `scores`.
 
-    Only the other half is counted. The bound holds if canaries do not affect each other. Returns
-    None if fewer than 20 canaries have heads, or tails.
+    One half of the canaries determines the threshold, and the other half is tested. The bound holds
+    if canaries do not affect each other. Returns None if fewer than 20 canaries have heads, or
+    tails.
     """
     out, into = scores[~inclusion], scores[inclusion]
     count = min(len(out), len(into))

@@ -44,9 +44,9 @@ _SOON = 0.5
 
 @dataclass
 class _Node:
-    """A node is greeted next at the time `again` (`time.monotonic`) or later; 0: not greeted yet.
+    """The earliest time `again` (`time.monotonic`) of a node's next greeting; 0: not greeted yet.
 
-    After the end of that greeting, the node is not greeted for `pause` seconds.
+    When a greeting ends, `again` is set to `pause` seconds later.
     """
 
     again: float = 0.0
@@ -95,7 +95,7 @@ class Addresses(Generic[NodeT]):
     def set_doubtful(self, site: int, doubtful: bool) -> None:
         """Marks the node of `site` as doubtful (no agent answers at the node), or as not doubtful.
 
-        A site with a doubtful node is also searched at other nodes.
+        While any node is doubtful, `look` also greets nodes again that it has greeted before.
         """
         with self._changed:
             (self._doubtful.add if doubtful else self._doubtful.discard)(site)
@@ -123,7 +123,7 @@ class Addresses(Generic[NodeT]):
                 self._looking = False
 
     def _to_greet(self, alive: set[NodeT]) -> list[NodeT]:
-        """Returns the `alive` nodes to greet now; discards all other nodes."""
+        """Returns the `alive` nodes to greet now; forgets all nodes that are not `alive`."""
         now = time.monotonic()
         with self._changed:
             for site in [site for site, node in self._node_of.items() if node not in alive]:
@@ -164,8 +164,8 @@ class AddressedCarrier(Generic[NodeT]):
 
     Each message has its own thread, which is abandoned at the message's deadline because an engine
     may block it longer. Answers that arrive after the next message to the same site was sent are
-    dropped. A node without an agent answers `UNREACHABLE` instead of the site, so that no caller
-    waits for the site.
+    dropped. If no agent runs at a site's node, the node's program answers `UNREACHABLE`, so that no
+    caller waits for the site.
     """
 
     addresses: Addresses[NodeT]

@@ -16,8 +16,8 @@ class Carrier(Protocol):
 
     Neither sums nor charges rely on a carrier: messages are signed and bound to their context, and
     content for the coordinator alone is encrypted to its key. Three kinds of answers are not
-    signed, so a carrier can forge them: refusals, the hash of the last ledger line that a site has,
-    and its confirmation that its receipts contain an exchange (a request for one sum).
+    signed, so a carrier can forge them: refusals; the hash of the last ledger line that a site has;
+    and a site's confirmation that its receipts contain an exchange (a request for one sum).
     """
 
     def send(self, site: int, data: bytes, deadline: float) -> None:

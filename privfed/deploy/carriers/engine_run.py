@@ -83,7 +83,10 @@ class Settings:
 
 @dataclass
 class WrittenRounds(Observer):
-    """Logs the end or abort of each round, and its public metrics."""
+    """Logs each round that ends or aborts, and the public numbers of a round's record.
+
+    The end of a round that was charged before a resume is not logged again.
+    """
 
     _charged: set[int] = field(default_factory=set)
     """Rounds that were charged before a resume, and aborted rounds; their ends are not logged."""

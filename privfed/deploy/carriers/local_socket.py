@@ -45,7 +45,7 @@ class LocalServer:
     """Answers questions at the socket `path` by calling `answer`, for one question at a time.
 
     A question has at most `most` bytes and must arrive within `seconds`. The answer must be sent
-    within `seconds`, too.
+    within `seconds`, too. An empty question gets an empty answer, even while `answer` runs.
     """
 
     path: Path
@@ -103,7 +103,8 @@ class LocalServer:
         """Answers the question that `connection` carries.
 
         Raises `ValueError` or `OSError` if the question is oversized, late or incomplete. Sends no
-        answer if, for `seconds`, four other questions are being read or answered.
+        answer if four other questions occupy the server (being read, or waiting for `answer`) for
+        `seconds`.
         """
         if not self._reading.acquire(timeout=self.seconds):
             return

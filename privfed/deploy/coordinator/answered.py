@@ -27,7 +27,8 @@ ANSWERED = "answered.json"
 class AnsweredRecord:
     """The last answered exchange of each site, by the site's public key in hexadecimal.
 
-    Several coordinators may share the file: `note` changes the entries of the given sites only.
+    Several coordinators may share the file: it is read again at each call, and `note` changes only
+    the entries of the given sites.
 
     Attributes:
       path: the file of the record; None: the record ends with this process.
@@ -75,7 +76,7 @@ class AnsweredRecord:
         self.note((), Place("0" * 64, 0, 0))
 
     def _read(self) -> None:
-        """Reads the file, if it exists; other coordinators may have changed it."""
+        """Reads the file again, if it exists. Raises `Broken` if it is damaged."""
         if self.path is None or not self.path.exists():
             return
         try:

@@ -123,7 +123,11 @@ def coordinate(
 
 
 def _refuse_other_runs(config: Config, federation: FederationFile, run: Path) -> None:
-    """Raises `Refused` for a run in which sites on their own machines cannot take part."""
+    """Raises `Refused` for a run in which sites on their own machines cannot take part.
+
+    Such a run has another number of sites, simulates its sites, uses a secure protocol other than
+    masking, or has an aggregation rule on single rows.
+    """
     data = config.data
     if data.sites != len(federation.sites):
         raise Refused(

@@ -53,12 +53,12 @@ class Coordinator:
       declaration: declaration of the run.
       ledger: ledger of the run.
       sealing: key pair; sites encrypt sums to it that are not masked.
-      least: number of available sites with which a round begins.
-      deadline: seconds, in addition to `seconds`, for a declaration and for answers with sums.
+      least: smallest number of available sites with which a round begins.
+      deadline: seconds, in addition to `seconds`, for answers to declarations and for sums.
       seconds: seconds that sites have for each answer.
       patience: seconds that a round waits for `least` sites.
       names: names of the sites; empty to use their numbers.
-      exclusions: record of sites identified as Byzantine, which are asked in no later round.
+      exclusions: record of sites identified as Byzantine; they are asked in no later round.
       answered: record of the last exchange that each site answered.
       sleep: waits for a number of seconds.
     """
@@ -87,8 +87,9 @@ class Coordinator:
     def gather(self) -> None:
         """Declares the run to unavailable sites, repeatedly, until `least` sites are available.
 
-        A site is available from its answer to the declaration until it gives no valid answer.
-        Raises `Busy` if fewer sites are available after `patience` seconds.
+        A site is available from its answer to the declaration until one of its answers is invalid,
+        a refusal, or late. Excluded sites do not count. Raises `Busy` if fewer than `least` sites
+        are available after `patience` seconds.
         """
         until = time.monotonic() + self.patience
         while True:
@@ -154,8 +155,8 @@ class Coordinator:
     def _declare(self) -> None:
         """Declares the run to unavailable sites, except excluded ones.
 
-        Each answers with the hash of the last ledger line that it has seen. It becomes available if
-        the ledger has that line.
+        Each answers with the hash of the last ledger line that it has seen. It becomes available
+        only if the coordinator's ledger contains that line.
         """
         self._away |= dict.fromkeys(self._left_out(), "it was proved Byzantine in a secure sum")
         informed = self._heads.keys() | self._left_out()
@@ -191,7 +192,6 @@ class Coordinator:
         return [site for site, place in places.items() if place is None or site in agreed]
 
     def _left_out(self) -> frozenset[int]:
-        """Returns the sites identified as Byzantine in any round so far."""
         return self.exclusions.before(sys.maxsize)
 
     def _lines(self, since: bytes) -> bytes:
@@ -222,9 +222,10 @@ class Coordinator:
         return answers
 
     def _read(self, site: int, data: bytes) -> bytes | None:
-        """Returns the body of a site's answer; None for a refusal or an invalid answer.
+        """Returns the body of a site's answer, the bytes `data`.
 
-        In these cases the site becomes unavailable.
+        Returns None, and marks the site as unavailable, for `UNREACHABLE`, for an invalid answer,
+        and for any reply other than `ANSWERED`.
         """
         if data == UNREACHABLE:
             self._lost(site, "no agent answers there")

@@ -31,7 +31,7 @@ _STEPS = 4
 
 @dataclass
 class MaskedSession:
-    """The coordinator's side of a masked sum: encoding of sites' rows, and protocol's server."""
+    """The coordinator's side of a masked sum: the protocol's `server`, and the `codec` of rows."""
 
     codec: Codec
     server: MaskingServer
@@ -73,7 +73,7 @@ class MaskedSession:
         """Accepts a site's answer to its latest message.
 
         Raises:
-          Aborted: if the message is invalid; the site then counts as a dropout.
+          Aborted: if the answer is invalid; the site then counts as a dropout.
         """
         self.server.handle(site, decode(answer))
 
@@ -108,6 +108,7 @@ class PlainSession:
 
     Only clients at the sites that sent a sum are in the total. If sites add no noise, one client
     changes the total by at most the mechanism's bound, even if its row is split over several sites.
+    If they add noise, the bound of the total is stated as infinite.
     """
 
     algorithm: Algorithm
@@ -124,7 +125,7 @@ class PlainSession:
 
     @property
     def awaits_rows(self) -> bool:
-        """Whether no sum has arrived yet, so that the sites' next answers are their sums."""
+        """Whether no site's sum has been accepted yet."""
         return not self._sums
 
     def handle(self, site: int, answer: bytes) -> None:

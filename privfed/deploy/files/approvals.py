@@ -53,7 +53,7 @@ class Approval(Encoded):
         "damaged" (its file is invalid).
       declared: time of the first declaration to this site; empty before. Times are ISO 8601, UTC.
       until: end of the approval; empty if the run is pending or declined.
-      run_file: path of the run file, which exists once the run was declared.
+      run_file: path of the run file; there is no such file before the run was declared.
     """
 
     digest: str
@@ -94,7 +94,10 @@ class Approvals:
         )
 
     def record(self, digest: str, run_file: str) -> None:
-        """Stores the run file of a declared run, unless it is stored, or 100 runs are pending."""
+        """Stores the text `run_file` of a declared run for the person who decides.
+
+        Stores nothing if it is stored already, or if 100 declared runs are without a decision.
+        """
         pending = [
             text for text in self.folder.glob("*.toml") if not text.with_suffix(".json").exists()
         ]
@@ -112,7 +115,8 @@ class Approvals:
         """Records a decision, and returns the digest of its run.
 
         Args:
-          digest: the digest of a run, or at least its first 8 digits if `all` yields the run.
+          digest: all 64 digits of a run's digest (the run need not be recorded), or at least the
+            first 8 of one that `all` yields.
           decision: the decision.
           days: days until an approval ends; an approval of 0 days has ended. 0 for a declined run.
 
@@ -141,7 +145,7 @@ class Approvals:
         return matches[0]
 
     def _paths(self, digest: str) -> tuple[Path, Path]:
-        """Returns the paths of the decision and of the run file."""
+        """Returns the path of the decision (JSON), then that of the run file (TOML)."""
         return self.folder / f"{digest}.json", self.folder / f"{digest}.toml"
 
 

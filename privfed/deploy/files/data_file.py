@@ -98,9 +98,9 @@ class SiteTable(Part):
 
     @property
     def settled(self) -> dict[str, Any]:
-        """The values that replace those of a run's data source.
+        """The values that replace those of a run's data source, by key.
 
-        These are `format`, no test table, no column of sites, and `outside = "clip"`.
+        These are `format`, an empty test path and site column, and `outside = "clip"`.
 
         Numbers beyond the run's bounds are always clipped, even if the run states "refuse": a run
         chooses its bounds, and a refusal would reveal whether any client exceeds them.

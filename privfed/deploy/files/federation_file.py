@@ -111,7 +111,7 @@ class FederationFile(Part):
         ) + "".join(_line(name, key) for name, key in self.sites.items())
 
     def digest(self) -> str:
-        """Returns the SHA-256 digest of the values, in hexadecimal, whatever the file's layout."""
+        """Returns the SHA-256 digest, in hexadecimal, of all values; it ignores the layout."""
         facts = {**self.model_dump(), "format": FORMAT}
         text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(b"privfed federation\n" + text.encode()).hexdigest()
@@ -141,15 +141,16 @@ class FederationFile(Part):
     def least_shares(self, colluders: int, threat: Threat) -> int:
         """Returns t, the number of shares that open a secret.
 
-        This is `threshold` or, if that is 0, the smallest secure t.
+        This is `threshold` or, if that is 0, the smallest secure t (`least_threshold`, and at least
+        `FEWEST`).
 
         Args:
           colluders: number of sites that may collude with the server.
           threat: whether the server follows the protocol ("curious") or may deviate ("malicious").
 
         Raises:
-          Refused: if there are too few sites, `colluders` is not below their number, or `threshold`
-            is too low or exceeds their number.
+          Refused: if there are too few sites, `colluders` is negative or not below their number, or
+            `threshold` exceeds their number or is neither 0 nor at least the smallest secure t.
         """
         sites = len(self.sites)
         if sites < FEWEST or not 0 <= colluders < sites:
@@ -217,7 +218,7 @@ def add_site(path: Path, name: str, key: str) -> FederationFile:
 
 
 def _says(text: str, federation: FederationFile) -> bool:
-    """Whether `read` would restore `federation` from `text`."""
+    """Whether `text`, read as the content of a federation file, states `federation`."""
     try:
         document = from_toml(text)
         return document.pop("format", FORMAT) == FORMAT and (
@@ -228,7 +229,7 @@ def _says(text: str, federation: FederationFile) -> bool:
 
 
 def _key(text: str) -> PublicKey:
-    """Parses a key. Raises `ValueError` for an invalid one, as pydantic expects."""
+    """Parses a public key's text. Raises `ValueError` for an invalid one, as pydantic expects."""
     try:
         return PublicKey.parse(text)
     except UnknownKey as error:

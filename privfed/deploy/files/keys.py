@@ -53,7 +53,7 @@ class KeyUnusable(Broken):
 
 @dataclass(frozen=True)
 class PublicKey:
-    """A public key, 32 bytes. Raises `UnknownKey` if `raw` is no valid key."""
+    """A public key, 32 bytes. Raises `UnknownKey` for another length, or a key of low order."""
 
     raw: bytes
 
@@ -66,7 +66,10 @@ class PublicKey:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parses a public key. For an invalid text, raises `UnknownKey` without quoting it."""
+        """Parses the text `ed25519:...` that `str` gives, or its form with hexadecimal digits.
+
+        For an invalid text, raises `UnknownKey` without quoting it.
+        """
         prefix, colon, spelt = text.partition(":")
         if prefix + colon != _PUBLIC:
             raise UnknownKey(
@@ -165,9 +168,10 @@ def _encoded(raw: bytes) -> str:
 
 
 def _decoded(text: str, where: str) -> bytes:
-    """Returns the 32 bytes that `text` states in base64url or hexadecimal digits.
+    """Returns the 32 bytes that `text` states: 43 letters of base64url, or 64 hexadecimal digits.
 
-    Raises `UnknownKey` if `text` is neither; `where` is the place that its message names.
+    Raises `UnknownKey` if `text` is neither. `where` ends the first part of the message, for
+    example "of the secret".
     """
     expected = f"expected {_LETTERS} letters of base64url, or 64 hexadecimal digits, {where}"
     if len(text) not in (_LETTERS, _DIGITS):

@@ -35,8 +35,8 @@ class Receipt(Encoded):
     Attributes:
       federation: digest of the federation file. Digests are 64 hexadecimal digits.
       run: identifier of the run.
-      round: round number.
-      exchange: number of the exchange; all exchanges of a round share one cohort.
+      round: round number, from 1.
+      exchange: number of the exchange in its round, from 0; all exchanges share one cohort.
       model: digest of the model.
       question: digest of all bytes of the question, including the sum's invitation; a receipt
         therefore covers one sum only.
@@ -113,7 +113,7 @@ class Receipt(Encoded):
 
 @dataclass(frozen=True)
 class Commits(Encoded):
-    """The number of states that a site's party (participant in a sum) had stored at an answer.
+    """The number of states that a site's party (participant in a sum) has stored in an exchange.
 
     Each stored state is a commit. A state with fewer commits is a restored older one: from it, the
     party could answer the exchange twice.
@@ -126,7 +126,7 @@ class Commits(Encoded):
 
     @property
     def place(self) -> tuple[int, int]:
-        """(round, exchange) of the answer."""
+        """(round, exchange) in which the states were stored."""
         return self.round, self.exchange
 
     def to_json(self) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def read_line(link: chain.Link) -> Line:
 
 @dataclass(frozen=True)
 class AnsweredRun:
-    """Summary of a site's answers to one run: counts of answered rounds and exchanges."""
+    """Summary of a site's answers to one run: the `rounds` and `exchanges` that it answered."""
 
     federation: str
     run: str
@@ -183,7 +183,7 @@ class AnsweredRun:
 def charges_restated(
     spending: Spending, assumed: Assumed | None, against: str | None, now: Assumed
 ) -> Counter[Event]:
-    """Returns the charges of one run as events that hold against another adversary, counted.
+    """Returns the charges of one run as counts of events that hold against another adversary.
 
     Args:
       spending: counts of the charged events.
@@ -207,7 +207,7 @@ class RunReceipts:
       first: the first receipt.
       lines: the receipts by (round, exchange), oldest first.
       rounds: the first receipt of each round.
-      events: the number of rounds by the pair of their charges (`Receipt.event`, `Receipt.alone`).
+      events: number of rounds for each pair of charges (`Receipt.event`, `Receipt.alone`).
     """
 
     first: Receipt
@@ -218,7 +218,7 @@ class RunReceipts:
     """The number of states that the party of the last exchange's sum stored."""
 
     def take(self, receipt: Receipt) -> None:
-        """Adds a receipt. Raises `Declined` as `refuse_replay` does."""
+        """Adds a receipt, and sets `commits` to 0. Raises `Declined` as `refuse_replay` does."""
         self.refuse_replay(receipt)
         self.lines[receipt.place] = receipt
         self.commits = 0
@@ -232,7 +232,9 @@ class RunReceipts:
         return next(reversed(self.lines))
 
     def spending(self, alone: bool, now: Assumed) -> Counter[Event]:
-        """Returns the charges as events that hold against the adversary `now`, counted.
+        """Returns the charges as counts of events that hold against the adversary `now`.
+
+        All prepaid rounds are counted, if any.
 
         Args:
           alone: whether to count the events that hold if only this site is trusted.
@@ -256,7 +258,9 @@ class RunReceipts:
         """Raises `Declined` if `receipt` cannot follow the earlier receipts of its run.
 
         It cannot if its exchange was answered or precedes the last one, if its federation,
-        configuration or charge differs from the run's, or if its round is beyond the prepaid ones.
+        configuration or number of prepaid rounds differs from the first receipt's, if its charge
+        differs from that of its round (or of all prepaid rounds), or if rounds are prepaid and its
+        round is a later one.
         """
         first, where = self.first, f"run {receipt.run}, round {receipt.round}"
         if (first.federation, first.config) != (receipt.federation, receipt.config):
@@ -279,9 +283,10 @@ class RunReceipts:
             )
 
     def note(self, commits: Commits) -> None:
-        """Records the number of commits of the last exchange.
+        """Records the number of states that the site's party stored in the last exchange.
 
-        Raises `LedgerBroken` unless the number exceeds the recorded one, and is of that exchange.
+        Raises `LedgerBroken` if `commits` is of another exchange, or does not exceed the recorded
+        number.
         """
         if not self.lines or commits.place != self.last or commits.count <= self.commits:
             raise LedgerBroken("states commits of an earlier state, or of another exchange")

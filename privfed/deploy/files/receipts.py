@@ -94,8 +94,8 @@ class Receipts:
     def recover(cls, path: Path, witness: Path | None = None) -> Receipts:
         """Loads the receipts, and removes an incomplete last line, which was never answered.
 
-        Appends these and all later lines to the `witness`, too. Raises `LedgerBroken` as `load`
-        does, if the file lacks lines of the witness, or if the witness is unusable.
+        Appends to the `witness` the lines that it lacks, and all later lines. Raises `LedgerBroken`
+        as `load` does, if the file lacks lines of the witness, or if the witness is unusable.
         """
         receipts = cls.load(path)
         if witness is not None:
@@ -144,7 +144,7 @@ class Receipts:
     def _joint(self, now: Assumed | None = None) -> Assumed:
         """Returns the joint adversary of all runs and, if given, of `now`.
 
-        A party remains trusted only if all of these adversaries leave it trusted.
+        It trusts only the parties that all of these adversaries trust.
         """
         each = [*(run.first.assumes for run in self._runs.values()), now]
         known = [assumed for assumed in each if assumed is not None]
@@ -171,16 +171,13 @@ class Receipts:
     def following(
         self, spending: Spending, assumed: Assumed | None, against: str | None
     ) -> tuple[Spending, Spending]:
-        """Returns all charges, restated for the joint adversary of all runs and a further run.
+        """Returns the charges so far, then a further run's, for the joint adversary of all runs.
 
         Args:
           spending: planned charges of the further run.
           assumed: adversary of the further run.
           against: "sites" for charges against a server that colludes with other sites, "others"
             for charges if only this site is trusted; None if these are the same.
-
-        Returns:
-          The charges so far, and those of the further run.
 
         Raises:
           Incomposable: as `spending` does.
@@ -212,12 +209,14 @@ class Receipts:
             raise LedgerBroken(f"{self.path}: {public_text(error)}") from None
 
     def affords(self, limit: SpendingLimit, receipt: Receipt, rounds: int = 1) -> bool:
-        """Whether `limit` covers all charges and that of `receipt`; false once receipts were lost.
+        """Whether epsilon of all charges and that of `receipt` is at most the limit.
+
+        False once receipts were lost, or if no joint bound is known.
 
         Args:
           limit: delta, and the largest epsilon against a server that colludes with other sites.
-          receipt: the exchange to charge; if its round or all rounds are charged, it is covered.
-          rounds: number of rounds expected from the run, which only makes later calls faster.
+          receipt: the exchange to charge; if its round or all rounds are charged: true.
+          rounds: expected rounds of the run; they affect only the speed.
         """
         if self.lost:
             return False
@@ -250,12 +249,12 @@ class Receipts:
           rounds: as for `affords`.
 
         Returns:
-          The ledger head at the line of `receipt`.
+          The hash of the line of `receipt`, in hexadecimal.
 
         Raises:
-          Declined: if the exchange already answered another question, the round or exchange
-            precedes the run's last or is not prepaid, the federation, configuration or event
-            differs from the run's first receipts, or `affords` is false; nothing is charged.
+          Declined: if the exchange already answered another question, precedes the run's last or
+            is not prepaid, if the federation, configuration or event differs from the run's (as
+            for `refuse`), or if `affords` is false; nothing is charged.
           LedgerBroken: if another process wrote to the file, or an earlier line could not be
             written.
         """
@@ -267,7 +266,7 @@ class Receipts:
         return self.head
 
     def refuse(self, receipt: Receipt, limit: SpendingLimit, rounds: int = 1) -> None:
-        """Raises `Declined` if `receipt` cannot follow those of its run, or `affords` is false."""
+        """Raises `Declined` as `RunReceipts.refuse_replay` does, or if `affords` is false."""
         if run := self._runs.get(receipt.run):
             run.refuse_replay(receipt)
         if not self.affords(limit, receipt, rounds):
@@ -285,11 +284,11 @@ class Receipts:
         self._append(Commits(run, round, exchange, count))
 
     def commits(self, run: str) -> int:
-        """Returns the number of states recorded for the last exchange of `run`; 0 if none is."""
+        """Returns the recorded number of states stored in the last exchange of `run`, or 0."""
         return self._runs[run].commits if run in self._runs else 0
 
     def to_json(self, limit: SpendingLimit) -> dict[str, Any]:
-        """Returns the JSON object of `privfed site receipts --json`, with the budget in `limit`."""
+        """Returns the JSON object of `privfed site receipts --json`; `limit` is the budget."""
         bound, alone = self.guarantees(limit.delta)
         return {
             "runs": encoded(self.runs),
@@ -314,7 +313,7 @@ class Receipts:
             raise Declined(Refusal(Code.STORAGE, reason))
 
     def _head_of(self, receipt: Receipt) -> str | None:
-        """Returns the ledger head at the line of an identical receipt; None if there is none."""
+        """Returns the hash of the line of an equal receipt; None if there is no such line."""
         run = self._runs.get(receipt.run)
         return self._heads[receipt] if run and run.lines.get(receipt.place) == receipt else None
 

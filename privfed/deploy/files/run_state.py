@@ -29,8 +29,8 @@ from privfed.deploy.site.policy import Code, Declined, Refusal
 class PartyStore:
     """The files of the current sum: its question, and the state of the site's party in it.
 
-    A question is durable before its party's first state. The folder holds secrets: do not back it
-    up or restore it.
+    The question of a sum is stored durably before the party's first state in that sum. The folder
+    holds secrets: do not back it up or restore it.
     """
 
     folder: Path
@@ -178,11 +178,14 @@ class RunState:
 
     @property
     def parties(self) -> PartyStore:
-        """The stored question of the current sum, and the state of the sum's party."""
+        """The files of the current sum, in the run's folder."""
         return PartyStore(self.folder)
 
     def ledger(self) -> LedgerCopy:
-        """Returns the copy of the coordinator's ledger. Raises `Declined` if it is invalid."""
+        """Reads the copy of the coordinator's ledger; it is empty if there is no file.
+
+        Raises `Declined` if the copy is invalid.
+        """
         return LedgerCopy(self.folder / "ledger.jsonl")
 
     def declare(self, declaration: bytes) -> None:

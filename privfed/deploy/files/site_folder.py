@@ -56,12 +56,12 @@ class SiteFolder:
 
     @property
     def approvals(self) -> Path:
-        """Path of the folder with a person's decisions about runs."""
+        """Path of the folder with the operator's decisions about runs (`Approvals`)."""
         return self.path / "approvals"
 
     @property
     def declined(self) -> Path:
-        """Path of the file with the number of declined messages, by code."""
+        """Path of the file with the number of declined messages for each `Code`."""
         return self.path / "declined.json"
 
     @property

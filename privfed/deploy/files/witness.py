@@ -26,8 +26,8 @@ class ReceiptsWitness:
         """Returns the lines of the copy that the receipts lack, without line ends.
 
         Raises:
-          LedgerBroken: if either file cannot be read, neither is the beginning of the other, or the
-            copy is not an existing file outside the folder of the receipts.
+          LedgerBroken: if either file cannot be read; if neither is the beginning of the other; or
+            if there is no copy, or it is in the folder of the receipts.
         """
         self._refuse_place()
         copied, ours = (_lines(each) for each in (self.path, self.receipts))  # an agent may write
@@ -82,7 +82,7 @@ class ReceiptsWitness:
         return None
 
     def catch_up(self) -> None:
-        """Appends to the witness the lines that it lacks after a crash between the two writes.
+        """Appends to the witness the lines that it lacks: a crash may prevent its last writes.
 
         Raises `LedgerBroken` if the witness does not hold the beginning of the receipts, or cannot
         be written.

@@ -68,14 +68,14 @@ class Declaration:
 
     @property
     def digest(self) -> str:
-        """SHA-256 (in hexadecimal) of `file_digest`, `examples` and `constants`."""
+        """SHA-256 (in hexadecimal) of `file_digest`, `examples` and `constants` together."""
         constants = save(dict(sorted(self.constants.items())))
         parts = (self.file_digest.encode(), self._form, constants)
         return hashlib.sha256(b"".join(map(sized, parts))).hexdigest()
 
     @property
     def file_digest(self) -> str:
-        """The digest of the run file `text`, as ledgers state it; empty if `text` is invalid."""
+        """The digest of the run file `text` that a ledger states; "" if `text` is invalid."""
         try:
             return digest(from_toml(self.text))
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -88,7 +88,10 @@ class Declaration:
 
     @property
     def terms(self) -> Mapping[str, Any]:
-        """The terms that `opening` states, or {}. Raises `BadMessage` if it is no first line."""
+        """The object "terms" of the ledger's first line `opening`; {} if the line has none.
+
+        Raises `BadMessage` if `opening` is no ledger's first line.
+        """
         return dict(self._first.get("terms", {}))
 
     @property
@@ -107,7 +110,6 @@ class Declaration:
 
     @property
     def _form(self) -> bytes:
-        """`examples` as JSON, in bytes."""
         form = self.examples
         facts = {
             "x": list(form.x),

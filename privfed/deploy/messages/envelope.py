@@ -37,7 +37,7 @@ class Kind(IntEnum):
 
 
 class Reply(IntEnum):
-    """Kinds of a site's replies: only `ANSWERED` carries data, and only `DECLINED` a fixed word."""
+    """Kinds of a site's replies; only `ANSWERED` has data, and only `DECLINED` a fixed word."""
 
     ANSWERED = 0
     DECLINED = 1
@@ -70,7 +70,10 @@ class Envelope:
 
     @property
     def text(self) -> bytes:
-        """The bytes that the coordinator signs: federation, run, kind and SHA-256 of `body`."""
+        """The bytes that the coordinator signs.
+
+        These are a fixed prefix, federation, run, kind, and the SHA-256 of `body`.
+        """
         start = b"privfed envelope" + self.federation + self.run + bytes([self.kind])
         return start + hashlib.sha256(self.body).digest()
 
@@ -132,7 +135,10 @@ class Greeter:
         return envelope.signed(self.key).encode()
 
     def site_of(self, hello: bytes, answer: bytes) -> int | None:
-        """Returns the number of the site that signed `answer` to `hello`; None if none did."""
+        """Returns the number of the site that signed `answer` to the greeting `hello`.
+
+        Returns None if `answer` is malformed, a refusal, or not signed by a site of the federation.
+        """
         try:
             reply, body = read_answer(answer)
             reader = Reader(body)

@@ -47,7 +47,7 @@ class QuestionForm:
 
 
 def rehearsed_questions(algorithm: Algorithm, state: TrainingState, round: int) -> list[Question]:
-    """Returns the questions of a simulated `round` from `state`, in which all releases are zero.
+    """Returns the questions of `round` from `state`, if each question is answered by a zero sum.
 
     The forms of the questions (`Question.form`) depend on public constants only, so every round of
     `algorithm` has the same forms.
@@ -77,7 +77,7 @@ class Question:
         return model_hash(self.exchange)
 
     def width(self, algorithm: Algorithm) -> int:
-        """Returns the number of entries of a client's bounded row that answers this question."""
+        """Returns the number of entries of the row that the mechanism bounds for each client."""
         return algorithm.mechanism.width(algorithm.wire(self.exchange.layout))
 
     def encode(self) -> bytes:
@@ -113,7 +113,7 @@ class Question:
 
     @property
     def form(self) -> QuestionForm:
-        """All properties of the question except the values in its tensors."""
+        """The question's task, scale, layout, and the shapes and types of its tensors."""
         exchange = self.exchange
         shapes = _shapes("broadcast", exchange.broadcast) | _shapes("state", self.state)
         return QuestionForm(exchange.task, exchange.scale, exchange.layout, shapes)
@@ -134,7 +134,7 @@ def _named(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _without(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the tensors named `group`/name, by name."""
+    """Returns the tensors whose names begin with `group` and a slash, by the rest of the name."""
     start = f"{group}/"
     return {name[len(start) :]: value for name, value in tensors.items() if name.startswith(start)}
 

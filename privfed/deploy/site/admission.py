@@ -20,8 +20,8 @@ class Admission:
     A question is a coordinator's request for one sum.
 
     The cost of a round follows from the plan, which every site computes from public facts (rules of
-    proof, section 9.6), and never from the coordinator's claims. The coordinator's own ledger must
-    state the charge first.
+    proof, section 9.6), and never from the coordinator's claims. A question is declined unless the
+    coordinator's ledger already charges its round.
 
     Attributes:
       setup: plan and model of the run.
@@ -53,7 +53,9 @@ class Admission:
           digest: digest of all bytes of the question; an exchange answers one question only.
 
         Raises:
-          Declined: if the question cannot be charged; nothing is charged.
+          Declined: if the run has no such exchange, the coordinator's ledger does not charge its
+            round, the exchange precedes the last one, or `Receipts.charged` declines it; nothing is
+            charged.
           LedgerBroken: as `Receipts.charged` does.
         """
         rounds = self.setup.plan.config.run.rounds
@@ -66,10 +68,10 @@ class Admission:
         self.receipts.charged(receipt, self.limit(), rounds)
 
     def refuse_spent(self) -> None:
-        """Raises `Declined` if the site would decline the run's next round, or cannot afford it.
+        """Raises `Declined` if the site's receipts or budget forbid the run's next round.
 
-        Does nothing after the last round. This is called when a run is declared, so that the
-        coordinator charges no round that this site would decline.
+        Does nothing after the last round. Call it when a run is declared, so that the coordinator
+        charges no round that this site would decline.
         """
         self.receipts.refuse_unwritable()
         last, rounds = self.receipts.last(self.run), self.setup.plan.config.run.rounds
@@ -102,7 +104,7 @@ class Admission:
 
     @property
     def commits(self) -> int:
-        """The number of states that the party of the last sum has stored, by the receipts.
+        """The number of states of the last sum's party that the receipts record; 0 without any.
 
         A restored state with fewer commits is out of date.
         """

@@ -43,7 +43,7 @@ class Agent:
       key: the site's key.
       coordinator: the coordinator's public key.
       federation: hash of the federation file.
-      join: returns the site's `RunParty` for a declaration, or raises `Declined`.
+      join: returns the site's `RunParty` for a declaration; raises `Declined` if the site declines.
       refuse_rolled_back: raises `Declined` if the receipts lack the given exchange.
       parties: the `RunParty` of each declared run, by hash of the run.
       concurrent_runs: largest number of runs in `parties`; a further run replaces the oldest.
@@ -104,7 +104,7 @@ class Agent:
         return answer
 
     def _joined(self, envelope: Envelope) -> RunParty:
-        """Returns the party of the declared run: a new one, unless the declaration is unchanged.
+        """Returns the party of the declared run; the earlier one if the same bytes were declared.
 
         Raises:
           Declined: if the site does not join the run, or would decline its next round.
@@ -154,7 +154,7 @@ def open_member(folder: SiteFolder, alone: bool = True) -> Membership:
         not name the site's key.
       Broken: if the key cannot be used, or other users have access to the folder.
       LedgerBroken: if the receipts cannot be read, their hash chain is broken, or they lack lines
-        of their witness or an answered question.
+        of their witness or the question of a run's current sum.
     """
     _refuse_open_folder(folder.path)
     key, federation = SiteKey.read(folder.key), FederationFile.read(folder.federation)

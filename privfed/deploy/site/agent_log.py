@@ -26,7 +26,7 @@ def event(name: str, **facts: str | int) -> dict[str, dict[str, str | int]]:
 
     Args:
       name: the kind of event, for example "declined".
-      facts: facts that depend on no client's data.
+      facts: further values to show, by name; they must not depend on any client's data.
     """
     return {"event": {"event": name, **facts}}
 
@@ -52,7 +52,7 @@ class _Events(logging.Formatter):
         self._as_json = as_json
 
     def format(self, record: logging.LogRecord) -> str:
-        """Returns one line: time, level, and the facts of the event."""
+        """Returns one line: time, level, and the event; without one, "logged" and the log file."""
         facts = getattr(record, "event", None) or event("logged", file=str(self._log))["event"]
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         level = record.levelname.lower()

@@ -30,7 +30,7 @@ class _Present(Exception):
 
 @dataclass(frozen=True)
 class _Header:
-    """A table of which only the header can be read."""
+    """A table whose header `columns` is known, and whose rows cannot be read."""
 
     path: Path
     dialect: Dialect
@@ -76,7 +76,7 @@ def header_lacks(source: ReadsTables, path: Path) -> str:
 
 
 def _names(path: Path, dialect: Dialect) -> tuple[str, ...] | None:
-    """Returns the column names; None if they cannot be read."""
+    """Returns the column names of the table at `path`; None if they cannot be read."""
     try:
         if path.suffix.lower() in (".parquet", ".pq"):
             return tuple(column_names(path, dialect))
@@ -86,7 +86,10 @@ def _names(path: Path, dialect: Dialect) -> tuple[str, ...] | None:
 
 
 def _csv_names(path: Path, dialect: Dialect) -> tuple[str, ...] | None:
-    """Returns the fields of the first record that is not empty; None if the first MiB has none."""
+    """Returns the fields of the first nonempty record; None if it does not end in the first MiB.
+
+    The end of the file ends a record, too.
+    """
     regular.refuse_irregular(path)
     decoder, text = codecs.getincrementaldecoder(dialect.encoding)(), ""
     with path.open("rb") as file:

@@ -77,9 +77,9 @@ class Membership:
     def join(self, declaration: Declaration) -> RunParty:
         """Joins the declared run and returns the site's party in the run.
 
-        Reading the table takes `reading` seconds (data.toml), since a varying time would reveal the
-        table's content. If it would take longer, the site takes part without clients. If the site's
-        policy allows simulations, reading takes as long as it needs.
+        Reading the table always takes `reading` seconds (data.toml), since a varying time would
+        reveal the table's content. If that time is too short, the site takes part without clients.
+        If the site's policy allows simulations, reading takes as long as it needs.
 
         Raises:
           Declined: if the site does not accept the run.
@@ -120,7 +120,7 @@ class Membership:
                 )
 
     def rejoined(self) -> dict[bytes, RunParty]:
-        """Returns the site's parties in the runs that were declared last, by hash of the run.
+        """Returns the parties in the `CONCURRENT_RUNS` runs declared last, by hash of the run.
 
         A run that the site now declines is omitted; the coordinator has to declare that run again.
         """
@@ -138,9 +138,10 @@ class Membership:
     def accepted(
         self, text: str, form: ExampleForm, constants: Mapping[str, Tensor] | None
     ) -> tuple[SiteTable, Setup]:
-        """Returns the site's `data.toml`, and the setup of a run that the site accepts.
+        """Returns the content of the site's `data.toml`, and the setup of a run that it accepts.
 
-        Both depend only on the run, the policy and `data.toml`, not on clients' data.
+        Both depend only on the run, the policy and `data.toml`, not on clients' data. Approval by
+        hand is not checked.
 
         Args:
           text: the text of the run file.
@@ -165,7 +166,7 @@ class Membership:
         return table, setup
 
     def approval(self, config: Config) -> Approval:
-        """Returns a person's decision about the run `config`, which this site resolved."""
+        """Returns the operator's decision about the run; `config` has this site's own keys."""
         local_keys = {"run": _MACHINE_KEYS, "data": SiteTable.read(self.folder.data).settled}
         model_file = model_file_digest(config.names["model"])
         federation = self.federation.digest()
@@ -193,7 +194,7 @@ class Membership:
         return policy
 
     def rehearsed(self, table: SiteTable, setup: Setup) -> float:
-        """Returns the seconds of the slowest sum over the largest cohort on this machine.
+        """Returns the seconds that the slowest sum takes here, for the largest cohort.
 
         Raises:
           Declined: if that is more than half of `secure.deadline`, unless the policy allows
@@ -244,7 +245,7 @@ class Membership:
         )
 
     def _parties(self, work: SiteWork, declaration: Declaration) -> MakesParties:
-        """Returns the factory of parties for the run's sums: masked or plain."""
+        """Returns the factory of parties: of masked sums for secure sums, of plain ones else."""
         if work.setup.plan.config.secured:
             return MaskedParties(work, self.key.identity, self.federation.directory())
         return PlainParties(work, self.key, declaration.run, declaration.sealing)
@@ -308,7 +309,7 @@ def stored_questions(folder: SiteFolder) -> dict[str, bytes]:
 
 
 def _unapproved(approval: Approval, folder: Path) -> str:
-    """Returns the private reason for declining a run whose decision is `approval`."""
+    """Returns the reason (for the site's log) for declining a run whose decision is `approval`."""
     return (
         f"the policy requires approval by hand, and the decision about this run is "
         f"{approval.decision}; read {approval.run_file}; to answer the run: privfed site approve "
@@ -317,10 +318,10 @@ def _unapproved(approval: Approval, folder: Path) -> str:
 
 
 def too_slow(seconds: float, deadline: float) -> Refusal | None:
-    """Returns None if `deadline` is at least twice `seconds`, else a refusal.
+    """Returns a refusal unless `deadline` is at least twice `seconds`, and `seconds` is positive.
 
     Args:
-      seconds: measured training time of the largest cohort.
+      seconds: measured seconds of the slowest sum over the largest cohort.
       deadline: `secure.deadline` in seconds; 0 if the run sets none, which is refused.
     """
     if deadline >= _MARGIN * seconds > 0.0:

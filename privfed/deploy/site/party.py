@@ -54,10 +54,10 @@ class PlainParty:
     commits: int
 
     def handle(self, message: bytes) -> bytes:
-        """Computes and commits the site's sealed sum, and returns it; later calls return the same.
+        """Computes the site's sealed sum, commits and returns it; later calls return the same.
 
-        Raises `BadMessage` if `message` is not empty, or if the site was interrupted or late while
-        it computed the sum.
+        Raises `BadMessage` if `message` is not empty, if an earlier computation of the sum was
+        interrupted, or after `end` (the sum was late).
         """
         if message:
             raise BadMessage("wrong type", "a plain sum has no further steps")
@@ -105,9 +105,16 @@ class PlainParties:
     def __call__(
         self, question: Question, state: bytes | None, commit: Commit, least: int
     ) -> PlainParty:
-        """Returns the party of the sum for `question`; the arguments are those of `MakesParties`.
+        """Returns the party of the sum for `question`.
 
-        Raises `BadState` if `state` is damaged, or has fewer than `least` commits.
+        Args:
+          question: the question.
+          state: the party's stored state; None for a new party.
+          commit: stores each further state, and the number of commits, durably.
+          least: number of commits that the receipts record.
+
+        Raises:
+          BadState: if `state` is damaged, or has fewer than `least` commits.
         """
         if state == b"":
             raise BadState("damaged", "the state is empty")
@@ -139,7 +146,7 @@ class MaskedParties:
     def __call__(
         self, question: Question, state: bytes | None, commit: Commit, least: int
     ) -> CommittedParty:
-        """Returns the party of the sum for `question`; the arguments are those of `MakesParties`.
+        """Returns the party of the sum for `question`; the arguments are those of `PlainParties`.
 
         Raises `BadState` if `state` is damaged, or has fewer than `least` commits.
         """

@@ -93,7 +93,7 @@ RELEASES = ("training", "evaluation", "statistics")
 def _names(known: tuple[str, ...], digests: bool = False) -> AfterValidator:
     """Returns a validator of nonempty lists of unique names from `known`.
 
-    If `digests`, digests of files are valid names, too.
+    If `digests` is true, a list may also contain digests of files.
     """
 
     def check(names: list[str]) -> list[str]:
@@ -141,7 +141,7 @@ class Requirements(Part):
 
 
 class Allowances(Part):
-    """The parts, sizes and releases that a site permits a run."""
+    """The parts, sizes, releases and features of simulations that a site allows in a run."""
 
     objectives: Annotated[list[str], _names(_built_in("objective"))] = ["sgd", "fedprox"]
     models: Annotated[list[str], _names(_built_in("model"), digests=True)] = ["logistic", "mlp"]

@@ -38,12 +38,12 @@ class _Request:
     parameters: int
 
     def name(self, kind: str) -> str:
-        """Returns the registered name of the part of `kind`, whatever name the run file uses."""
+        """Returns the catalogue's name of the part of `kind`, even if the run file uses another."""
         return catalogue_name(kind, type(self.config.parts[kind]))
 
     @property
     def stated(self) -> bool:
-        """Whether the data source fixes the run's model and objective (see `_releases`)."""
+        """Whether the data source is a `StatesRelease`, which fixes the model and the objective."""
         return isinstance(self.config.source, StatesRelease)
 
 
@@ -53,7 +53,7 @@ def refusal(
     federation: FederationFile,
     parameters: int,
 ) -> Refusal | None:
-    """Returns the refusal of the run `config` by a site; None if the policy allows the run.
+    """Returns the site's refusal of the run `config`, or None if the policy allows the run.
 
     The refusal depends only on the policy and on public facts of the run, so it reveals no client
     data. Two checks are elsewhere: `user_modules.outside_part` examines a run file before it is
@@ -66,7 +66,7 @@ def refusal(
       parameters: number of trained parameters.
 
     Returns:
-      The code of the first reason, with all reasons in the private text.
+      The code of the first reason, with all reasons as the private text; None if there is none.
     """
     request = _Request(policy, config, federation, parameters)
     reasons = [reason for check in _IN_ORDER for reason in check(request)]
@@ -76,7 +76,7 @@ def refusal(
 
 
 def _parts(request: _Request) -> Reasons:
-    """Refuses external parts, except the model, which is checked by its digest."""
+    """Yields a reason for each external part, except the model, whose digest is checked."""
     for kind in request.config.parts:
         if kind != "model" and request.name(kind) not in {**BUILT_IN[kind], **GIVEN.get(kind, {})}:
             yield (
@@ -134,7 +134,7 @@ def _protocol(request: _Request) -> Reasons:
 
 
 def _mechanism(request: _Request) -> Reasons:
-    """Refuses mechanisms that the policy does not list.
+    """Yields a reason if the policy does not list the mechanism.
 
     With central noise the reason adds that the server sees sums.
     """
@@ -180,9 +180,10 @@ def _sites(request: _Request) -> Reasons:
 
 
 def _shares(request: _Request) -> Reasons:
-    """Refuses sums of fewer surviving sites than the policy requires.
+    """Yields a reason if the run opens sums of fewer surviving sites than the policy requires.
 
-    Also refuses a threshold below the number of shares that the federation file requires.
+    Also yields one if fewer shares open a secret than the federation file requires, or if that file
+    permits no such run.
     """
     config, least = request.config, request.policy.require.sites
     limits, protocol = configured_limits(config), config.row_hiding
@@ -208,7 +209,7 @@ def _shares(request: _Request) -> Reasons:
 
 
 def _budget(request: _Request) -> Reasons:
-    """Refuses a run without noise, or with larger epsilon or delta than `budget` of the policy.
+    """Yields a reason for a run without noise, or with larger epsilon or delta than `budget`.
 
     The charges of rounds are compared with the budget round by round.
     """
@@ -244,7 +245,7 @@ def _objective(request: _Request) -> Reasons:
 
 
 def _model(request: _Request) -> Reasons:
-    """Refuses a model that is too large, or that `allow.models` does not list.
+    """Yields a reason for a model that is too large, or that `allow.models` does not list.
 
     An external model is listed by the digest of its file.
     """
@@ -274,9 +275,9 @@ def _deadline(request: _Request) -> Reasons:
 
 
 def _releases(request: _Request) -> Reasons:
-    """Refuses releases that the policy does not list.
+    """Yields a reason for each of the run's releases that the policy does not list.
 
-    Also refuses a run that differs from the release that its source states (`other_keys`).
+    Also yields the texts of `other_keys` if the run's source states its release.
     """
     allowed, config = request.policy.allow.releases, request.config
     requested = [purpose_of(config), *(["evaluation"] if config.evaluation_rounds.every else [])]

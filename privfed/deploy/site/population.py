@@ -46,15 +46,16 @@ class ReadsTables(Protocol):
 
 
 def most_examples(config: Config, table: SiteTable) -> int:
-    """Returns an upper bound on the number of examples of one client at a site.
+    """Returns the largest number of examples that are used of one client at a site.
 
-    It is 1 for a release of statistics, which makes one example of all rows of a client.
+    This is `table.rows`, or 1 for a release of statistics, which makes one example of all rows of a
+    client.
     """
     return 1 if isinstance(config.source, StatesRelease) else table.rows
 
 
 class Readings(NamedTuple):
-    """Examples of all readable clients, and the number of unreadable clients by cause."""
+    """Examples of all clients whose rows can be read, and the number of the others by cause."""
 
     examples: Examples
     causes: Mapping[str, int]
@@ -71,7 +72,7 @@ class Readings(NamedTuple):
 
 
 def by_cause(causes: Mapping[str, int]) -> str:
-    """Returns a line with the rounded number of clients for each cause, most frequent first."""
+    """Returns one line for each cause, with its rounded number of clients, most frequent first."""
     return "\n".join(f"{about(n)} clients: {why}" for why, n in Counter(causes).most_common())
 
 
@@ -81,9 +82,9 @@ def about(clients: int) -> str:
 
 
 def readable_examples(source: Part, table: SiteTable) -> Readings:
-    """Returns the examples of all readable clients in a site's `table`, read with the `source`.
+    """Returns the examples of all clients in a site's `table` whose rows the `source` can read.
 
-    CSV rows with too few or too many cells belong to no client and are left out.
+    CSV rows with too few or too many cells belong to no client: they are left out, and not counted.
 
     Raises:
       Refused: if `source` does not read tables, or no client's rows can be read.
@@ -126,10 +127,10 @@ def readable_examples(source: Part, table: SiteTable) -> Readings:
 
 
 def _good(clients: Indices, fault: Callable[[Indices], str]) -> tuple[Indices, Counter[str]]:
-    """Returns those `clients` with readable rows, sorted, and the number of others by cause.
+    """Returns those `clients` with readable rows, sorted, and the number of the others by cause.
 
-    `fault` returns the cause why the rows of some clients cannot be read; "" if they can. Groups
-    that cannot be read are bisected.
+    `fault` returns the reason why the rows of a group of clients cannot be read; "" if they can be.
+    A group that cannot be read is bisected.
     """
     waiting, good = [clients], [np.empty(0, dtype=np.int64)]
     causes: Counter[str] = Counter()

@@ -33,9 +33,9 @@ class StatesRelease(Protocol):
 
 
 def purpose_of(config: Config) -> str:
-    """Returns the policies' name of the release that rounds without evaluation make.
+    """Returns the name that policies use for the release that a run makes by its training rounds.
 
-    This is the `purpose` of a source that states its release, else "training".
+    This is `purpose` of a source that is a `StatesRelease`, else "training".
     """
     return config.source.purpose if isinstance(config.source, StatesRelease) else "training"
 
@@ -45,8 +45,8 @@ def other_keys(config: Config) -> Iterator[str]:
 
     If the source states no release for this run, yields one text with the reason.
 
-    Of [run] only the rounds are compared: its other keys concern speed, or simulations, which have
-    a check of their own.
+    Of [run] only `rounds` is compared: its other keys concern speed, or simulations, which
+    `policy_check` checks.
 
     Args:
       config: a run whose source is a `StatesRelease`.
@@ -67,6 +67,6 @@ def other_keys(config: Config) -> Iterator[str]:
 
 
 def _flat(config: Config) -> Mapping[str, Any]:
-    """Returns the values of the compared keys, by "section.key"."""
+    """Returns the values of all keys, by "section.key"; of [run], that of `rounds` only."""
     values = {**config.values(), "run": {"rounds": config.run.rounds}}
     return {f"{name}.{key}": value for name, keys in values.items() for key, value in keys.items()}

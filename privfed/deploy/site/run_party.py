@@ -42,7 +42,7 @@ class Late(Aborted):
 
 @dataclass(frozen=True)
 class FixedTime:
-    """Returns the result of data-dependent work a fixed number of `seconds` after the work began.
+    """Returns the result of data-dependent work `seconds` after the work began.
 
     A random delay is added (`blur`). If `seconds` is 0, the result is returned when it is ready.
     """
@@ -107,7 +107,7 @@ class RunParty:
     Before each answer, the state of a sum's party is stored durably in `store`, and the number of
     states so far in the receipts. After a restart the party resumes from `store`: the same bytes
     get the same answer, a row that was not sent is lost, and a state older than the receipts is
-    refused. A row is sent at the time that `leaving` fixes, whatever the cohort.
+    refused. A row is sent `leaving.seconds` after its computation began, whatever the cohort.
     """
 
     work: SiteWork
@@ -130,8 +130,8 @@ class RunParty:
         Raises:
           Declined: if `admission` declines the question, or its ledger lines do not continue the
             site's copy.
-          Aborted: if the question is malformed, the state of its party was lost, or the site's row
-            was not ready in time (`Late`).
+          Aborted: if the question is malformed or of another form than the run's, the state of its
+            party was lost, or the site's row was not ready in time (`Late`).
         """
         requested = _Request.decode(body)
         if (party := self._restored(body)) is None:
@@ -160,10 +160,10 @@ class RunParty:
         return self._handled(party, body)
 
     def _restored(self, body: bytes | None) -> Party | None:
-        """Returns the current party in its last committed state.
+        """Returns the party of the current sum in its last committed state.
 
-        Returns None if no question is stored with a state, or the stored question is not `body`
-        (None: any question), or another question was charged last.
+        Returns None if no question and state are stored, if `body` is not None and not the stored
+        question, or if another question was charged last.
         Raises `BadMessage` if the state is damaged or too old: earlier answers are then unknown.
         """
         if (last := self.store.read()) is None or body not in (None, last[0]):
@@ -203,7 +203,10 @@ class RunParty:
 
 
 class _Request(NamedTuple):
-    """A question, the ledger's `lines` after that with the hash `since`, and the invitation."""
+    """A question, new lines of the coordinator's ledger, and the invitation to the sum.
+
+    The `lines` follow the ledger line with the hash `since`. For plain sums, `invitation` is empty.
+    """
 
     question: Question
     since: bytes

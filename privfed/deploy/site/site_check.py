@@ -43,8 +43,8 @@ class SiteCheck(Encoded):
       cohort: size of the largest cohort that may be sampled here.
       seconds: seconds that this machine takes for the slowest sum over that cohort.
       reading: seconds that this machine takes to read the table.
-      deadline: seconds that the run allows for training.
-      approval: a person's decision about the run; None if the policy requires none.
+      deadline: `secure.deadline` of the run, in seconds.
+      approval: the operator's decision about the run; None if the policy requires none.
     """
 
     clients: int
@@ -123,9 +123,9 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
 
 
 def _spent(member: Membership, setup: Setup, limit: SpendingLimit) -> float:
-    """Returns epsilon at the site's delta after the whole run.
+    """Returns epsilon of the site's receipts and of all rounds of the run, at the site's delta.
 
-    Raises `Declined` if it exceeds the site's budget, or if no bound is known.
+    Raises `Declined` if it exceeds the site's budget, or if no joint bound is known.
     """
     plan = setup.plan
     party = "sites" if plan.other is not None else None
@@ -153,7 +153,7 @@ def _spent(member: Membership, setup: Setup, limit: SpendingLimit) -> float:
 
 
 def _open_table(path: Path) -> Iterator[str]:
-    """Yields a warning if users other than the table's owner and group have any access to it."""
+    """Yields a warning if users who are neither owner nor in the group of the table have access."""
     if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o007:
         yield (
             f"{path} has mode {mode:o}, which gives other users of this machine access; set it to "
@@ -162,9 +162,9 @@ def _open_table(path: Path) -> Iterator[str]:
 
 
 def _by_cause(config: Config, table: SiteTable, error: Refused) -> Refused:
-    """Returns an error with the number of clients that each cause would exclude.
+    """Returns a `Refused` that states, for each cause, the number of clients with unreadable rows.
 
-    Returns `error` itself if no client has unreadable rows.
+    Returns `error` itself if no client has unreadable rows. Raises what `readable_examples` raises.
     """
     read = readable_examples(config.parts["source"], table)
     if not read.causes:

@@ -40,6 +40,8 @@ _CHUNKS = 2
 def largest_cohort(setup: Setup, clients: int) -> int:
     """Returns a cohort size that a site exceeds with probability at most 1e-12 per round.
 
+    It is at most `clients`.
+
     Args:
       setup: the run, with its sampling rate.
       clients: number of clients at the site.
@@ -53,10 +55,10 @@ def largest_cohort(setup: Setup, clients: int) -> int:
 def rehearsed_seconds(
     site: int, setup: Setup, table: SiteTable, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Returns the seconds of the slowest exchange for the largest cohort that a site may sample.
+    """Returns the seconds of the slowest sum of a round for the largest cohort (`largest_cohort`).
 
-    They are measured on synthetic clients: at most two chunks, from which larger cohorts are
-    extrapolated.
+    They are measured on synthetic clients: at most two chunks (clients trained together), from
+    which larger cohorts are extrapolated.
 
     Args:
       site: number of the site.
@@ -135,9 +137,9 @@ def site_config(text: str, table: SiteTable) -> Config:
 
 
 def _with_keys(source: Part, keys: Mapping[str, Any]) -> Part:
-    """Returns `source` with those values of `keys` whose keys it has.
+    """Returns `source` with the values in `keys` of those keys that it has.
 
-    Raises `Refused` if these values contradict the columns of the source.
+    Raises `Refused` if the result is invalid: the client column is a column of the run.
     """
     there = {key: keys.get(key, value) for key, value in source.model_dump().items()}
     try:

@@ -59,15 +59,15 @@ class IsolatedTraining:
     executor: LocalExecutor
 
     def answering(self, cohort: Cohort) -> Cohort:
-        """Returns `cohort` with only the clients that answer, as `executor` determines."""
+        """Returns `cohort` with only the clients that answer, by `executor.answering`."""
         return self.executor.answering(cohort)
 
     def root(self, exchange: Exchange, round: int) -> Tensor:
-        """Returns the wrapped executor's update on the server's own data."""
+        """Returns the row `[m]` that `executor` computes on the server's own examples."""
         return self.executor.root(exchange, round)
 
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
-        """Yields the rows of `cohort` in chunks, clients with most work first."""
+        """Yields the rows of `cohort` in chunks, clients with most local steps first."""
         ids, size = self.executor.by_work(cohort.clients), self.executor.chunk
         for start in range(0, len(ids), size):
             yield from self._answers(exchange, cohort, ids[start : start + size])
@@ -161,7 +161,7 @@ class SiteWork:
         return forms
 
     def refuse_other_form(self, question: Question) -> None:
-        """Raises `BadMessage` if the run lacks the question's exchange, or expects another form."""
+        """Raises `BadMessage` if the run has no such exchange, or one of another form."""
         forms = self.forms[self._algorithm(question).evaluates]
         if not 0 <= question.number < len(forms):
             raise BadMessage("wrong exchange", "the exchange is not part of a round of this run")
@@ -180,7 +180,7 @@ class SiteWork:
         return self._algorithm(question).mechanism.encoding(question.state)
 
     def row(self, question: Question) -> Integers:
-        """Returns the site's integer sum `[m]` for an exchange, to be masked.
+        """Returns the site's sum of encoded rows `[m]` for `question`, before masking.
 
         It includes the site's share of noise, except noise in layers (`layers`), which the party
         adds.
@@ -208,7 +208,7 @@ class SiteWork:
         return ClientNoise(noise, session.layer_keys(self.site))
 
     def rehearse(self, question: Question) -> None:
-        """Computes a sum with all of the site's noise, and sends nothing."""
+        """Computes the site's sum with all of its noise, and discards it; used to measure time."""
         if not self.setup.plan.config.secured:
             self.plain_sum(question)
             return
@@ -228,9 +228,9 @@ class SiteWork:
         return accumulator.close().total
 
     def _session(self, question: Question, sites: Indices, leaves: Indices) -> Session:
-        """Returns the context of the sum for `question`.
+        """Returns the context of the sum for `question` over the parties `sites`.
 
-        The parties of the sum are `sites`; each drops out at its stage in `leaves` (empty: none).
+        `leaves` has the stage at which each of them drops out; if it is empty, none does.
         """
         return Session(
             question.round,
@@ -259,9 +259,10 @@ class SiteWork:
                 accumulator.add(ids, rows)
 
     def _drawn(self, question: Question) -> ClientUpdates:
-        """Returns the updates of the round's cohort, sampled at the first question of the round.
+        """Returns the updates of the round's cohort, sampled at the round's first question.
 
-        Raises `Aborted` for a later question if the cohort was sampled before a restart.
+        Raises `Aborted` for a later question if the cohort is not known, because this process
+        started after the first question.
         """
         if self._updates is None or self._updates.cohort.round != question.round:
             if question.number > 0:
@@ -288,7 +289,7 @@ class SiteWork:
 
 
 class _Outbox:
-    """A channel that stores the one row of a site instead of sending it."""
+    """A channel of a sum that stores the site's single row in `row` instead of sending it."""
 
     largest = float("inf")
 

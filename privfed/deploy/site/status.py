@@ -40,7 +40,7 @@ class DeclinedCounts:
     path: Path
 
     def read(self) -> Mapping[str, int]:
-        """Returns the number for each code, 0 for a code that was never used."""
+        """Returns the number for each `Code`; 0 if none is stored, or the file is unreadable."""
         stored = {}
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stored = dict(from_json(regular.read_bytes(self.path)).items())
@@ -71,7 +71,7 @@ class SiteStatus(Encoded):
       answers: number of exchanges that it has answered.
       last_run: hash that identifies the last run; empty if there is none.
       last_round: last round of that run that the site answered; 0 if there is none.
-      last_answer: time of the receipts' last change, in seconds since 1970; 0 without runs.
+      last_answer: modification time of the receipts, in seconds since 1970; 0 if `runs` is 0.
       pending: number of declared runs without a decision.
       declined: number of declined messages, by code.
     """
@@ -105,7 +105,7 @@ class SiteStatus(Encoded):
         return "\n".join(lines) + "\n"
 
     def _metrics(self) -> Iterator[tuple[str, str, str, float | Mapping[str, int]]]:
-        """Yields the name, type, explanation and value of each metric."""
+        """Yields each metric's name, type, explanation, and value (or values by code)."""
         yield "up", "gauge", "1 if an agent serves the site.", float(self.up)
         yield "epsilon", "gauge", "Epsilon of all receipts at the policy's delta.", self.epsilon
         yield "epsilon_limit", "gauge", "Largest epsilon that the policy allows.", self.budget
@@ -145,7 +145,7 @@ def site_status(member: Membership) -> SiteStatus:
 
 
 def _answers(folder: SiteFolder) -> bool:
-    """Whether an agent that serves the site answers an empty question, within 10 s."""
+    """Whether an agent holds the folder and answers at its socket within 10 s, even if busy."""
     try:
         return is_held(folder.path) and ask(folder.socket, b"", _SECONDS) == b""
     except OSError:

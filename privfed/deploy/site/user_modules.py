@@ -44,7 +44,7 @@ def outside_part(policy: LocalPolicy, text: str) -> Refusal | None:
 
 
 def unlisted_model_refusal(policy: LocalPolicy, name: str) -> Refusal | None:
-    """Returns a refusal of the external model `name`; None if it may run.
+    """Returns a refusal of the external model `name`; None if this site may run it.
 
     A model may run if a single file defines it exactly once and the policy lists that file's
     digest. The run file must name it as "module:name", because a name that an installed package
@@ -76,7 +76,10 @@ def unlisted_model_refusal(policy: LocalPolicy, name: str) -> Refusal | None:
 
 
 def model_file_digest(name: str) -> str:
-    """Returns the digest of the file of the external model `name`; "" for a built-in model."""
+    """Returns the digest of the file of the external model `name` ("module:name").
+
+    Returns "" for any other name, and if the module is not a single file (`_file_of`).
+    """
     path = _file_of(name.partition(":")[0]) if ":" in name else None
     return file_digest(path) if path else ""
 

@@ -119,7 +119,7 @@ class SiteExecutor:
 
     @contextmanager
     def _client(self, *interceptors: Any) -> Iterator[RuntimeHttpClient]:
-        """Yields a client of the Runtime API with these interceptors, which does not retry."""
+        """Yields a client of the Runtime API with these HTTP interceptors; it never retries."""
         client = RuntimeHttpClient.from_server_address(
             server_address=self.runtime,
             insecure=self.certificates is None,

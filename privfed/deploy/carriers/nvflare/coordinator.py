@@ -31,7 +31,7 @@ class AuxMail:
     """Sends messages to the sites of a job as auxiliary requests of `engine`; thread-safe.
 
     A job runs at its server before it runs at its sites, and a request that is sent too early is
-    lost. So requests without bytes go to a site until one of them is answered.
+    lost. `ask` therefore first sends a site requests without bytes until the site answers one.
     """
 
     engine: ServerEngineSpec
