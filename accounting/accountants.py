@@ -150,9 +150,9 @@ def epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
 def _bound(counts: Mapping[Any, int], accountant: str, delta: float) -> float | None:
     """Returns epsilon by `accountant`; None without a bound.
 
-    A choice among runs has a bound by the privacy profile of a single run, only if nothing else is
-    composed. "pld" uses that one; "rdp" also the bound by Rényi divergences, and the smaller of
-    both.
+    If nothing else is composed, a choice among runs (`RepeatAndSelect`) has a bound by the privacy
+    profile of a single run. For a choice, "pld" has only this bound; "rdp" returns the smaller of
+    it and the bound by Rényi divergences.
     """
     plain: Any = rdp_epsilon if accountant == "rdp" else pld_epsilon
     choices = [release for release in counts if isinstance(release, RepeatAndSelect)]
@@ -170,7 +170,11 @@ def _bound(counts: Mapping[Any, int], accountant: str, delta: float) -> float | 
 
 
 def _is_unprotected(release: Release | RepeatAndSelect) -> bool:
-    """Whether epsilon of `release` is infinite: it has no noise, or too little to compute with."""
+    """Whether epsilon of `release` (or of a release of a candidate run) counts as infinite.
+
+    True without noise, or if the noise multiplier relative to all rows of a client is below
+    `_SMALLEST_NOISE`.
+    """
     if isinstance(release, RepeatAndSelect):
         return any(_is_unprotected(each) for each, _ in release.of)
     noise = noise_of(release)

@@ -37,6 +37,7 @@ def read(path: Path) -> Chain:
     Raises:
       LedgerBroken: if a complete line is invalid or does not continue the chain; the message names
         the line.
+      OSError: as `regular.opened`, for example if the file is missing.
     """
     *lines, tail = regular.read_bytes(path).split(b"\n")
     return Chain(following(START, lines, path), torn=bool(tail))

@@ -66,7 +66,7 @@ _INFINITE = "inf"
 
 
 def written(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `stated` with each value of plus infinity replaced by "inf", which JSON can state."""
+    """Returns `stated` with values of plus infinity, except nested ones, replaced by "inf"."""
     return {key: _INFINITE if value == math.inf else value for key, value in stated.items()}
 
 
@@ -130,7 +130,7 @@ def encoded(value: Any) -> Any:
 
 
 def _fields(record: Any) -> dict[str, Any]:
-    """Returns the stated fields of the dataclass `record`."""
+    """Returns the JSON entries of `record`'s fields, subject to their metadata (`Encoded`)."""
     return {
         each.metadata.get("key", each.name): encoded(value)
         for each in fields(record)

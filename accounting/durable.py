@@ -42,7 +42,7 @@ def create(path: Path, content: bytes) -> None:
 def make_folder(path: Path, mode: int = 0o777) -> None:
     """Creates the folder `path` with `mode`, and missing parent folders, durably.
 
-    Raises `Misplaced` for a dangling link.
+    Does nothing if `path` exists. Raises `Misplaced` for a dangling link.
     """
     if not path.exists():
         refuse_lost_link(path)
@@ -61,7 +61,7 @@ def refuse_lost_link(path: Path) -> None:
 
 
 def recover_folder(folder: Path) -> None:
-    """Removes temporary files of atomic writes that a crash interrupted; makes other names durable.
+    """Removes temporary files of interrupted atomic writes, and makes all other names durable.
 
     Call this function only for folders to which no other process writes.
     """

@@ -69,7 +69,7 @@ class Event(Encoded):
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        """The individual releases of the event: one, or those of each candidate run."""
+        """The release alone or, for a choice among runs, the distinct ones of a candidate run."""
         if isinstance(self.release, RepeatAndSelect):
             return tuple(release for release, _ in self.release.of)
         return (self.release,)
@@ -142,8 +142,8 @@ def summable(spending: Spending) -> Spending:
 def _at_least_noise(spending: Spending) -> Spending:
     """Returns `spending` with the least noise and largest slack in rounds counted together.
 
-    Rounds of a run that are counted together and whose noise varies are post-processing of the same
-    number of rounds with the least noise.
+    Rounds of a run that are counted together (equal `_without_noise`) and whose noise varies are
+    post-processing of the same number of rounds with the least noise.
     """
     together: dict[Event, list[tuple[Event, int]]] = {}
     for event, count in ((event, count) for event, count in spending.items() if count > 0):
@@ -198,7 +198,8 @@ def best_of(spending: Spending, repetitions: Repetitions) -> Event:
 def within(spending: Spending, selection: RepeatAndSelect) -> bool:
     """Whether `spending` is at most what each candidate run of `selection` spends.
 
-    Gaussians are compared by their composition; less noise is more spending.
+    True if no release is more frequent than in a candidate run. Gaussians are compared by their
+    composition instead: its noise multiplier must not be smaller, up to rounding.
     """
     part, most = dict(_by_release(summable(spending))), dict(selection.of)
     counted = all(

@@ -83,14 +83,17 @@ class Guarantee:
 
     @property
     def left_out(self) -> str:
-        """Note that the guarantee does not cover what the starting model reveals (`uncovered`)."""
+        """Note that the guarantee does not cover what the starting model reveals.
+
+        It is meaningful only if `uncovered` is not empty.
+        """
         return (
             f"this does not cover what the starting model ({self.uncovered}) reveals about the "
             "same clients"
         )
 
     def line(self, nominal: bool = False) -> str:
-        """Returns epsilon and delta: "ε = 3.9987 at δ = 0.0001"; `nominal` marks a simulation."""
+        """Returns both as text: "ε = 3.9987 at δ = 0.0001"; `nominal` appends " (nominal)"."""
         return f"ε = {epsilon_at(self.epsilon, self.delta, nominal)}"
 
     def rows(self, nominal: bool = False) -> dict[str, str]:
@@ -205,7 +208,10 @@ def unbounded(spending: Spending, delta: float, why: str) -> Guarantee:
 
 
 def stated(*bounds: Guarantee | None, void: str | None = None) -> list[dict[str, Any]]:
-    """Returns the JSON of each guarantee that is not None; `void` is the reason if all are void."""
+    """Returns the JSON of each guarantee that is not None.
+
+    `void` is the reason why all of them are invalid; None if they are valid.
+    """
     return [bound.to_json(void) for bound in bounds if bound]
 
 

@@ -36,9 +36,10 @@ _TORN = re.compile(
 
 
 class Head(NamedTuple):
-    """A ledger's head after its line `line`, which charged `round` (None: no round).
+    """A ledger's head `hash` after its line number `line`, counted from 1.
 
-    `ledger` is the hash of the first line, and `place` identifies the ledger's folder.
+    The line charged `round`; None if it is no charge. `ledger` is the hash of the first line, and
+    `place` identifies the ledger's folder.
     """
 
     ledger: str
@@ -93,7 +94,8 @@ def contradictions(held: Sequence[Head], stated: Sequence[Head], now: Sequence[H
     """Returns the first contradiction between the heads in a file and a ledger; empty without one.
 
     The text has the file as its subject ("lacks ..."). A run may be in progress, so the ledger is
-    read before and after the file, which may still lack the last of `stated`.
+    read before and after the file, and it is no contradiction if the file lacks the last of
+    `stated`.
 
     Args:
       held: heads in the file.
@@ -134,7 +136,10 @@ def contradictions(held: Sequence[Head], stated: Sequence[Head], now: Sequence[H
 
 
 def lacking(held: Sequence[Head], stated: Sequence[Head]) -> list[Head]:
-    """Returns the heads in `stated` that are later than the same ledger's last head in `held`."""
+    """Returns the heads in `stated` that are later than the same ledger's last head in `held`.
+
+    These are all heads in `stated` if `held` has none of the ledger.
+    """
     last = max((head.line for head in held if head.ledger == stated[0].ledger), default=0)
     return [head for head in stated if head.line > last]
 

@@ -250,11 +250,11 @@ class Ledger:
 
     @property
     def _counts_torn(self) -> bool:
-        """Whether an incomplete line counts as a charge; seeded simulations repeat that charge."""
+        """Whether an incomplete line is charged: an event is defined, and the run is not seeded."""
         return bool(self._events) and self._terms.get("randomness") != "seeded"
 
     def _charge_of_a_torn_line(self) -> tuple[bytes, chain.Link]:
-        """Returns a charge of the next round, for the most expensive event that is defined."""
+        """Returns a line and its object; it charges the most expensive event to the next round."""
         from accounting.most_expensive import (
             most_expensive,  # imported lazily, since listing runs needs no accountant
         )

@@ -13,8 +13,8 @@ def most_expensive(events: Sequence[Event], delta: float) -> int:
     """Returns the index of the event with the largest epsilon at `delta` (the last such event).
 
     An event without a bound is the most expensive. If the cost of some events depends on their
-    number of rounds in the run (those of `accounting.over_rounds`), only these are compared: the
-    count of the result then includes the round of the unknown event.
+    number of rounds in the run (those of `accounting.over_rounds`), only these are compared, so
+    that the unknown charge adds a round to their number.
     """
     counted = [place for place, event in enumerate(events) if _is_counted(event)]
     places = counted or range(len(events))

@@ -103,7 +103,10 @@ def same_cohort(noise_multiplier: float, exchanges: int) -> Gaussian:
 
 
 def number(value: Any, what: str, low: float, high: float) -> float:
-    """Returns `value` as a float. Raises `Unaccountable` unless it is a number in [low, high]."""
+    """Returns `value` as a float; `what` is its name in the error message.
+
+    Raises `Unaccountable` unless it is a number (no boolean) in [low, high].
+    """
     numeric = isinstance(value, int | float) or hasattr(value, "__float__")
     parsed = float(value) if numeric and not isinstance(value, bool) else None
     if parsed is None or not low <= parsed <= high:
@@ -112,7 +115,10 @@ def number(value: Any, what: str, low: float, high: float) -> float:
 
 
 def natural_number(value: Any, what: str, most: int = _MOST) -> int:
-    """Returns `value` as an int. Raises `Unaccountable` unless it is an integer in [1, `most`]."""
+    """Returns `value` as an int; `what` is its name in the error message.
+
+    Raises `Unaccountable` unless it is an integer, also as a float, in [1, `most`].
+    """
     count = number(value, what, 1, most)
     if count != int(count):
         raise Unaccountable(f"{what} is {value!r}; expected an integer")

@@ -128,7 +128,7 @@ Release = Noise | Sampled | OverRounds | Repeated | Unprotected
 
 
 def noise_of(release: Release) -> Noise | None:
-    """Returns the noise inside a release; None for `Unprotected`."""
+    """Returns a release's noise, without sampling or repetition; None for `Unprotected`."""
     match release:
         case Gaussian() | Skellam() | DiscreteGaussians():
             return release

@@ -25,7 +25,10 @@ def ceiling(value: float | None) -> str:
 
 
 def at_delta(delta: float | None, digits: int = 6) -> str:
-    """Returns the delta of an epsilon as text: "at δ = 0.0001"; a dash for None."""
+    """Returns the delta of an epsilon as text, to `digits` significant digits: "at δ = 0.0001".
+
+    For None the text is "at δ = —".
+    """
     return "at δ = —" if delta is None else f"at δ = {delta:.{digits}g}"
 
 
@@ -41,5 +44,8 @@ def each_epsilon(by_accountant: Mapping[str, float | None]) -> str:
 def epsilon_at(
     epsilon: float | None, delta: float | None, nominal: bool = False, digits: int = 6
 ) -> str:
-    """Returns epsilon with delta: "3.9987 at δ = 0.0001"; `nominal` marks that of a simulation."""
+    """Returns epsilon (`ceiling`) with delta (`at_delta`): "3.9987 at δ = 0.0001".
+
+    `nominal` adds " (nominal)", the mark of a simulation.
+    """
     return f"{ceiling(epsilon)} {at_delta(delta, digits)}" + NOMINAL * nominal

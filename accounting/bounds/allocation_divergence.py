@@ -56,7 +56,7 @@ def allocation_divergences(slots: int, noise_multiplier: float, orders: Numbers)
 def added_divergences(slots: int, noise_multiplier: float, orders: Numbers) -> Numbers:
     """Bounds the Rényi divergence of an epoch without a client from one with it, at each order.
 
-    `orders` `[n]` are above 1; the result is D_a(Q || P) in the module's terms.
+    `orders` `[n]` are above 1; the result bounds D_a(Q || P), with Q without the client.
     """
     return np.asarray((1 - 1 / slots + orders / slots) / (2 * noise_multiplier**2))
 
@@ -89,7 +89,7 @@ def _mixture_log_moments(first: Numbers, second: Numbers, share: float) -> Numbe
 
 
 def _sums(orders: np.ndarray, first: Numbers, second: Numbers, share: float) -> Numbers:
-    """Returns `_mixture_log_moments` at some `orders` `[m]`, by the binomial sum over k."""
+    """Returns `_mixture_log_moments` at ascending `orders` `[m]`, by the binomial sum over k."""
     a, k = orders[:, None], np.arange(orders[-1] + 1)
     rest = np.maximum(a - k, 0)
     log_factorials = gammaln(np.arange(len(first)) + 1.0)

@@ -72,8 +72,9 @@ class _Tail:
     def _vanishing(self, delta: float, start: int) -> int | None:
         """Returns the first index whose tail has mass `delta`, but none under the other neighbour.
 
-        The index is at least `start`; None if there is none. Its tail has all losses from that of
-        the index upwards, with a mass of at least `delta`; 0.0 in float64 is no mass.
+        The tail of an index has all losses from that of the index upwards; "mass `delta`" is at
+        least `delta`, and 0.0 in float64 is no mass. The index is at least `start`; None if no
+        tabulated loss meets the condition.
         """
         if self._lower[start] > 0.0:
             return None
@@ -81,7 +82,11 @@ class _Tail:
         return start + int(reached.argmax()) if reached.any() else None
 
     def _crossing(self, delta: float, start: int) -> int | None:
-        """Returns the first index at which the tail's epsilon is at least the loss, or None."""
+        """Returns the first index, from `start`, with log((u - `delta`) / l) at least the loss.
+
+        u > `delta` and l > 0 are the masses of larger losses under the two neighbours. None if no
+        tabulated loss meets the condition.
+        """
         upper, lower, losses = self._upper[start:-1], self._lower[start:-1], self._losses[start:]
         with np.errstate(all="ignore"):
             nearly = np.log((upper - delta) / lower) >= losses - _NEARLY

@@ -149,7 +149,10 @@ def likely_divergences(release: SeveralSites, orders: Sequence[float]) -> Number
 
 
 def _dots(delta: Any, low: float, high: float, grid: float) -> Any:
-    """Returns probabilities of losses in [`low`, `high`] with hockey-stick divergences `delta`."""
+    """Returns pessimistic probabilities of losses at multiples of `grid` that span `low` to `high`.
+
+    `delta` is the hockey-stick divergence as a function of epsilons.
+    """
     first, last = math.floor(low / grid), math.ceil(high / grid)
     epsilons = np.arange(first, last + 1) * grid
     pieces = np.array_split(epsilons, 1 + len(epsilons) // _BATCH_SIZE)

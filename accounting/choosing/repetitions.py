@@ -63,7 +63,7 @@ class Repetitions(Encoded):
 
     @property
     def mean(self) -> float:
-        """Expectation of K, rounded up."""
+        """Expectation of K, times 1 + 1e-12 so that rounding errors do not make it too small."""
         if self.gamma == 1.0:
             return 1.0
         log = math.log(self.gamma)

@@ -21,7 +21,10 @@ tests."""
 
 @dataclass(frozen=True)
 class Bounds:
-    """Lower bounds on epsilon: for any trade-off function of the run, and for a Gaussian one."""
+    """Lower bounds on epsilon: `any_curve` holds for any trade-off function of the run.
+
+    `if_gaussian` holds if that function is Gaussian.
+    """
 
     any_curve: float
     if_gaussian: float

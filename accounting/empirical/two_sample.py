@@ -171,10 +171,10 @@ class Sets:
         return cls(thresholds, edges, np.argsort((in0 + 1) / (in1 + 1)))
 
     def counts(self, sides: tuple[Numbers, Numbers], bins: bool = True) -> Counts:
-        """Counts the scores of both `sides` in every set; `bins` includes the sets of bins.
+        """Counts the scores of both `sides` in every set; without `bins`, in those of thresholds.
 
-        Each set is counted twice: first with `sides[0]` as neighbour 0, then as neighbour 1. Both
-        sides must have the same number of scores.
+        The result has two entries per set: in its first half `sides[0]` is neighbour 0, in its
+        second half neighbour 1. Both sides must have the same number of scores.
         """
         counts = []
         for scores in sides:

@@ -73,8 +73,8 @@ class Speed:
     """The chosen training mode and chunk size, and the seconds per local step of one client.
 
     `unstacked` is the reason why models are not stacked, if the configuration left the mode open
-    and stacking is impossible. `precision` describes the training precision and the reason for it;
-    it is empty if a plan should not report it.
+    and stacking is impossible. `precision` is a plan's text on the training precision, such as "in
+    mixed precision"; empty if a plan should not report it.
     """
 
     way: Way
@@ -169,7 +169,8 @@ def _options(
 def _is_known(trainer: LocalTrainer) -> bool:
     """Whether the largest chunks are known to be fastest, without a comparison.
 
-    True on a CPU for a network of linear layers with at most `_SMALL` parameters and plain steps.
+    True on a CPU for plain steps (`LocalTrainer.plain`) of a network with at most `_SMALL`
+    parameters that has only linear, flattening and elementwise layers (`Network.linear`).
     """
     network = trainer.network
     start = network.initial_params
@@ -200,9 +201,9 @@ def _fitting(trainer: LocalTrainer, ways: tuple[Way, ...], memory: CudaMemory, h
 def _tried(trainer: LocalTrainer, way: Way, clients: int) -> None:
     """Trains `clients` synthetic clients for one step on the largest batch to be expected.
 
-    Its size depends on public values only: the configured batch size or, if that is above 1,024
-    (which stands for all examples), twice the public estimate of a client's number of examples,
-    but at least 32 (32 if there is no estimate).
+    The batch has the configured size. A size above 1,024 is taken to mean all of a client's
+    examples: the batch then has twice the public estimate of their number, but at least 32 (32
+    without an estimate). Its size therefore depends on public values only.
     """
     typical = trainer.federation.typical
     bound = _MOST_EXAMPLES if typical is None else max(_MOST_EXAMPLES, math.ceil(2 * typical))
@@ -211,7 +212,7 @@ def _tried(trainer: LocalTrainer, way: Way, clients: int) -> None:
 
 
 def _too_long(trainer: LocalTrainer) -> str | None:
-    """Returns the reason why models are too long to be stacked; None if they are not."""
+    """Returns the reason if two models together exceed `_MOST` parameters; otherwise None."""
     length = len(trainer.network.initial_params)
     if 2 * length <= _MOST:
         return None
@@ -283,8 +284,8 @@ def training(
 ) -> Callable[[], Tensor]:
     """Returns a function that trains all clients of `population` as in round 1, in mode `way`.
 
-    It returns the clients' messages, one row each, `[clients, m]`. The broadcast is that of
-    `first_broadcast`, and no client has a state yet.
+    Each client trains `epochs` local epochs. The function returns the clients' messages, one row
+    each, `[clients, m]`. The broadcast is that of `first_broadcast`, and no client has a state yet.
     """
     candidate = replace(trainer, federation=population, way=way, epochs=epochs)
     ids = np.arange(population.clients)
@@ -297,7 +298,7 @@ def training(
 
 
 def first_broadcast(trainer: LocalTrainer) -> Broadcast:
-    """Returns a broadcast of round 1, computed as if exchanges before training released zeros."""
+    """Returns the broadcast of round 1 if all releases before training (`prelude`) were zero."""
     params, objective = trainer.network.initial_params, trainer.objective
     prelude = objective.prelude(params, objective.init(params))
     answer = None

@@ -99,7 +99,7 @@ class Course:
       carried: vectors carried between steps, shape [c, j], changed in place at every step; None
         if the objective carries none.
       counts: number of each client's examples by class, shape [c, classes]; None unless the
-        objective changes the loss and labels are classes.
+        objective changes the loss (`changes_loss`) and labels are classes.
     """
 
     origin: Tensor

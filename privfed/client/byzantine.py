@@ -35,15 +35,15 @@ from privfed.privacy.mechanism import BoundedRows
 
 @dataclass(frozen=True)
 class FalseClaims:
-    """False statements by attackers. By default only their messages of training are false.
+    """False statements by attackers. By default their weights and reports of norms are true.
 
     Attributes:
-      everything: whether the attack also replaces gradients, and parts of the training message
-        other than the model update.
+      everything: whether the attack also replaces the rows of gradient exchanges, and parts of the
+        training message other than the model update ("delta").
       weight: factor by which attackers overstate their number of examples.
       most: largest number of examples that the server admits as a weight.
-      within: the answer that attackers report for adaptive clipping (True: the norm of the row is
-        within the clip); None for the true answer.
+      within: the answer that attackers report for adaptive clipping (True: the norm of their row
+        is within the clip); None for the true answer.
     """
 
     everything: bool = True
@@ -75,7 +75,7 @@ class Attackers:
         have names.
       false_claims: false statements that they send with their rows.
       period: first and last round of the attack, inclusive.
-      learned: result of `Attack.study` on all attackers' examples; empty until `instructed`.
+      learned: result of `Attack.study` on all attackers' examples; empty before `instructed()`.
     """
 
     attack: Attack
@@ -135,7 +135,7 @@ class Attackers:
         }
 
     def replace_rows(self, task: str) -> bool:
-        """Whether the attack replaces rows of an exchange with this `task`."""
+        """Whether the attack corrupts rows of `task`: "train" or, with `everything`, "gradient"."""
         if not self.attack.corrupts:
             return False
         return task == "train" or (task == "gradient" and self.false_claims.everything)
@@ -188,7 +188,7 @@ class Attackers:
         """Returns `bounded`; if `unbounded`, rows of `byzantine` clients are not shortened.
 
         The mechanism shortens rows to its bound, and may also rotate or extend them. A Byzantine
-        client skips only the shortening: its bounded row is scaled up to the norm in `free`.
+        client skips only the shortening: its bounded row is scaled up to its row's norm in `free`.
 
         Args:
           byzantine: mask of the Byzantine clients, shape [c].
@@ -217,8 +217,8 @@ class Attackers:
         (`Knowledge.ATTACKERS_DATA`).
 
         Raises:
-          Refused: if the attack does not apply to the examples, or the attackers have none that it
-            targets.
+          Refused: if the attack does not apply to the examples (`refuse_unfit`), or the attackers
+            have no examples, or none that it targets.
         """
         if Knowledge.ATTACKERS_DATA not in self.attack.knows:
             return self
@@ -239,14 +239,14 @@ class Attackers:
     def _ever(self, federation: Federation) -> list[int]:
         """Returns the clients that may be Byzantine in some round.
 
-        In a subset that represents the population (`Federation.stands_for`), these are all.
+        These are all if `afresh`, or if `federation` is a subset (`Federation.stands_for`).
         """
         if self.afresh or federation.stands_for:
             return list(range(federation.clients))
         return [int(client) for client in np.flatnonzero(self.chosen(0))]
 
     def watching(self, params: Tensor, state: State) -> State:
-        """Returns memory after the broadcast of `params` `[d]`; `state` if they read none."""
+        """Returns memory after the broadcast of `params` `[d]`; `state` if it is not read."""
         looks = Knowledge.BROADCASTS in self.attack.knows
         return self.attack.watch(params, state) if looks else state
 
@@ -306,7 +306,7 @@ def _parted(state: State, task: str) -> tuple[State, State]:
 
 
 def refuse_unfit(attack: Attack, examples: Examples) -> None:
-    """Raises `Refused` if `attack` does not apply to these examples."""
+    """Raises `Refused` unless `attack` applies to the examples' labels, shape, type and classes."""
     if examples.y.dtype != torch.int64 or examples.y.dim() != 1:
         raise Refused(
             "attack.name is set to an attack on examples with one class each, but these examples "

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Measurement(Objective):
-    """The objective of an exchange in which clients send `length` measures, and no update."""
+    """The objective of client-side evaluation, for rows of `length` values (`ClientMeasures`)."""
 
     length: int = 0
 

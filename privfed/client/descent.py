@@ -56,9 +56,9 @@ class LocalLoss(Part):
     def changes_loss(self) -> bool:
         """Whether the loss of local steps differs from the run's loss.
 
-        Gradients of local steps are then those of `losses`. Gradients and losses computed outside
-        of local steps (`anchored` "all", `measures`, exchanges of gradients) are those of the run's
-        loss.
+        True if `losses` is overridden, which then yields the gradients of local steps. Outside of
+        local steps (`anchored` "all", `measures`, exchanges with the task "gradient"), gradients
+        and losses are those of the run's loss.
         """
         return type(self).losses is not LocalLoss.losses
 
@@ -95,8 +95,8 @@ class LocalStep:
     Attributes:
       w: Models, shape `[c, d]`.
       grad: Gradients of the mean loss of each client's batch at `w`, shape `[c, d]`.
-      anchor: Gradients of the same batches at the objective's `anchor`, shape `[c, d]`, if it has
-        one.
+      anchor: Gradients of the same batches at the objective's `anchor`, shape `[c, d]`; None
+        unless `anchored` is "batch".
       state: Client states, shape `[c, k]`, as in `Objective`; if `anchored` is "all", gradients of
         all examples at the initial models instead, shape `[c, d]`.
       carried: Vectors carried between steps, shape `[c, j]`, as in `Objective`.
@@ -135,8 +135,8 @@ class Correction(Part):
     def origin(self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None) -> Tensor:
         """Returns the initial models `[c, d]`, or `[d]` if all clients share one.
 
-        The default is the broadcast model. `measured` `[c, b]` are the clients' losses, if
-        `measures` is "loss".
+        The default is the broadcast model. `measured` `[c, b]` are the clients' mean losses at the
+        b broadcast models; None unless `measures` is "loss".
         """
         return broadcast["params"]
 

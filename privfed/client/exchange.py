@@ -77,7 +77,7 @@ class ClientState(Protocol):
         """Makes the round's states durable; called before the release is stored."""
 
     def discard(self) -> None:
-        """Discards the states scattered since `begin`, if the round was aborted."""
+        """Discards the round's new states, also if `keep` stored them; called if it is aborted."""
 
     def replay(self, round: int, released: bool) -> None: ...
 

@@ -38,8 +38,9 @@ class LocalExecutor:
       trainer: the local trainer of the run.
       streams: random streams of the run.
       chunk: largest number of clients that are processed at once.
-      by_examples: whether clients are weighted by their numbers of examples.
-      schedule: factor of the learning rate in each round.
+      by_examples: whether clients are weighted by their numbers of examples, if no `weights` are
+        declared.
+      schedule: factor of the learning rate, as a function of the round.
       stragglers: probability that a client trains fewer epochs in a round.
       drop_stragglers: whether such clients count as dropouts.
       states: client states between rounds; None if clients keep none.
@@ -93,7 +94,10 @@ class LocalExecutor:
         refuse_miscounted(self.ranks, times)
 
     def _answers(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
-        """Yields those of the cohort's answers that this rank (process) computes."""
+        """Yields those of the cohort's answers that this rank (process) computes.
+
+        Raises `ValueError` if this executor does not support the exchange's task.
+        """
         if exchange.task == "measure" and self.measures:
             yield from self._measured(exchange, cohort, self.measures)
             return
@@ -115,7 +119,7 @@ class LocalExecutor:
     def _measured(
         self, exchange: Exchange, cohort: Cohort, measures: ClientMeasures
     ) -> Iterator[Chunk]:
-        """Yields the cohort's rows of measures; all clients have equal weight."""
+        """Yields this rank's rows of `measures` of the cohort; each has weight 1."""
         for ids in self._chunks_of(cohort.clients, f"{cohort.round}/{exchange.task}"):
             models = exchange.broadcast["params"]
             if measures.personal:
@@ -190,7 +194,7 @@ class LocalExecutor:
         ids: Indices,
         round: int,
     ) -> Chunk:
-        """Returns the answer of clients `chunk` `[c]`, whose indices in `trainer` are `ids`."""
+        """Returns the answer of clients `chunk` `[c]`, which are clients `ids` of `trainer`."""
         keys = self.streams.at("shuffle", round, trainer.federation.identify(ids))
         if exchange.task == "gradient":
             gradients = trainer.gradients(ids, exchange.broadcast["params"], keys)
@@ -215,7 +219,8 @@ class LocalExecutor:
     def _chunks_of(self, ids: Indices, task: str) -> Iterator[Indices]:
         """Yields the chunks of clients `ids` that this rank processes, in the order of `ids`.
 
-        `task` names the list of chunks from which ranks claim theirs, if they are `unordered`.
+        If `unordered` is set, ranks claim chunks from a common list, which `task` names. Otherwise
+        this rank processes every n-th client, with n the number of ranks.
         """
         if not self.unordered:
             ids = ids[
@@ -315,9 +320,10 @@ class LocalExecutor:
         return ids[np.argsort(-work, kind="stable")]
 
     def _weights(self, ids: Indices) -> Tensor:
-        """Returns the aggregation weights `[c]` of clients: declared, numbers of examples, or 1.
+        """Returns the aggregation weights `[c]` of clients.
 
-        The numbers of examples are at most `most_examples`, if that is set.
+        They are the declared `weights`, if there are any; otherwise, with `by_examples`, numbers of
+        examples (at most `most_examples`, unless that is 0); otherwise 1.
         """
         if self.weights:
             return torch.tensor(self.weights, dtype=torch.float64)[ids]

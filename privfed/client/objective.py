@@ -62,8 +62,9 @@ class Grouping:
     Attributes:
       by: the value of `client.group`: a declared column, "label" or "site".
       count: declared number of groups; 0 permits any number.
-      least: smallest permitted number of groups: the number of values of `client.<key>`.
-      key: the key of `client` in the run file that has one value per group.
+      least: smallest permitted number of groups: the number of values of `client.<key>`, which has
+        one value per group; 0 without such a key.
+      key: name of that key in the run file's [client]; read only if `least` is not 0.
     """
 
     by: str
@@ -88,7 +89,7 @@ class Cohorts:
     period: int = 1
 
     def joined(self, rounds: int) -> float:
-        """Returns the expected number of clients that participate in at least one of `rounds`."""
+        """Returns the expected number of clients that take part in any of `rounds` rounds."""
         if self.period > 1:
             return min(rounds * self.size, float(self.clients))
         return self.clients * (1 - (1 - self.size / self.clients) ** rounds)

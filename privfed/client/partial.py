@@ -38,7 +38,7 @@ class Averaging(Around):
 
     The last `count` entries of the model's vector are the running statistics of batch
     normalisations, which forward passes update. A client sends their changes after the row of
-    `inner`. Changes are not bounded, so models with such statistics are refused under privacy.
+    `inner`. Changes have no norm bound, so models with such statistics are refused under privacy.
     """
 
     count: int

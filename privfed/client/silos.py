@@ -172,7 +172,7 @@ class SiloLedgers:
           terms: declarations of the run, which the first line of each ledger states.
           silos: number of silos.
           fresh: whether no round was charged yet.
-          reexecutes: whether a charged round may be executed again under its charge (seeded
+          reexecutes: whether a charged round may be executed again without a new charge (in seeded
             simulations: `Ledger.charge`).
 
         Raises:

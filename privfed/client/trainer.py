@@ -125,7 +125,10 @@ class LocalTrainer:
 
     @property
     def models_measured(self) -> int:
-        """Number of models at which a client measures: all broadcast ones for "loss", else one."""
+        """Number of models at which a client measures.
+
+        It is the number of broadcast models if the objective's `measures` is "loss", else 1.
+        """
         return self.objective.broadcasts if self.objective.measures == "loss" else 1
 
     def steps(self, sizes: Indices, epochs: Indices | int) -> Indices:
@@ -158,7 +161,10 @@ class LocalTrainer:
         return torch.cat(losses, dim=1)
 
     def _fishers(self, ids: Indices, w: Tensor, keys: Keys) -> Tensor | None:
-        """Returns the Fisher diagonals `[c, d]` at models w `[c, d]`; None unless measured."""
+        """Returns the Fisher diagonals `[c, d]` at models w `[c, d]`.
+
+        None unless the objective's `measures` is "fisher".
+        """
         if self.objective.measures != "fisher":
             return None
         return self._mean(  # one example per batch, to square each gradient
@@ -170,7 +176,8 @@ class LocalTrainer:
     ) -> Tensor:
         """Returns the mean `[c, width]` of the statistic `of` over each client's examples.
 
-        It is computed at models w `[c, d]`, in batches; zero for a client without examples.
+        `of` returns its mean `[c, width]` over the valid examples of a batch. The models are w
+        `[c, d]`; the result of a client without examples is zero.
         """
         batches = plan_batches(self.federation, ids, keys, 1, batch_size)
         rows = torch.from_numpy(batches.rows).to(w.device)
@@ -267,7 +274,7 @@ class LocalTrainer:
         return anchor.expand(len(course.w), -1)
 
     def _stacked_gradient(self, w: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-        """Returns each client's gradient `[c, d]` of its mean loss over its valid examples."""
+        """Returns each client's gradient `[c, d]` of its mean loss over examples in `mask`."""
         shares = mask / mask.sum(1, keepdim=True).clamp(min=1)
         return self.network.stacked_gradient(w, x, y, shares)
 

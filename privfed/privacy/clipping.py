@@ -132,7 +132,7 @@ class AdaptiveClip(NoisedMechanism):
         return self._split().bound(float(state["clip"])) if self.adaptive_clip else self.clip
 
     def _adapted(self, noised_count: float, divisor: float, state: PublicState) -> PublicState:
-        """Returns `state` with the next clip, computed from the round's noised, weighted count."""
+        """Returns `state` with the next clip; the arguments are those of `share_within`."""
         clip = float(state["clip"])
         share = share_within(noised_count, self._split().weight(clip), divisor)
         after = next_clip(clip, share, self.clip_quantile, self.clip_rate)

@@ -163,12 +163,13 @@ class Codec:
           length: length of a row.
           bits: bits of the modulus.
           capacity: largest number of rows in a sum.
-          resolution: largest norm bound of an encoded row, in steps, for sums on the grid of the
-            noise; at most 2^30 is used, whose steps are far below the precision of a float32 row.
+          resolution: largest norm bound of an encoded row, in steps, at which sums are on the grid
+            of central noise; infinite without this limit. At most 2^30 is used, whose steps are far
+            below the precision of a float32 row.
 
         Raises:
-          Refused: if even with the largest step (`clip`, or else `reach`) sums could wrap, or the
-            norm bound would exceed `resolution` steps.
+          Refused: if even with the largest step (`clip`, or `reach` if `clip` is infinite) sums
+            could wrap, or the norm bound of rows with a finite `clip` would exceed `resolution`.
         """
         most = min(resolution, 2.0**30)
         size = clip if clip < math.inf else reach
@@ -197,7 +198,7 @@ class Codec:
 
     @property
     def largest(self) -> int:
-        """Largest magnitude of an honest client's integer, in steps, including its `noise`."""
+        """Largest magnitude of an honest client's integer, in steps, with its `noise` (if any)."""
         added = self.noise.most if self.noise else 0
         if self.clip == math.inf:
             return math.floor(self.reach / self.step) + 1 + added

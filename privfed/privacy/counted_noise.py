@@ -20,6 +20,8 @@ from privfed.privacy.noise.pairwise import alone_for_ratio
 class NoiseOfClients:
     """Noise whose shares clients add, in a secure sum over an expected cohort of `size`.
 
+    Counted noise is the part of the noise that the privacy guarantee relies on.
+
     Attributes:
       size: expected cohort size, a public constant.
       survivors: least number of clients that add the counted noise; each adds at most
@@ -29,7 +31,7 @@ class NoiseOfClients:
         run's own colluders; it is also subtracted for fewer colluders.
       known: factor b: with a fraction c of colluders at most b * c of the counted noise is known.
       colluders_tolerated: largest `secure.colluders` for which the executed protocol hides rows.
-      aborts: lower bound on the part of an event's slack that covers visible aborts.
+      aborts: lower bound on the part of `Event.slack` that covers visible aborts.
     """
 
     size: int
@@ -66,10 +68,10 @@ class NoiseOfClients:
 class NoiseOfSites:
     """Noise that sites add in equal shares; at least `minimum` sites survive.
 
-    Colluding and Byzantine sites are counted together, as integers. With layers of noise, each of m
-    survivors keeps at least 1 / (m - k) of the variance (z C)^2, with k the number of colluders for
-    which the noise was sized (`privfed.privacy.setting`). So m = `minimum` is the worst case for
-    layers as well.
+    Colluding and Byzantine sites are counted together, as integers. With noise in layers
+    (`privfed.privacy.noise.shares.Layers`), each of m survivors keeps at least 1 / (m - k) of the
+    variance (z C)^2, with k the number of colluders for which the noise was sized
+    (`privfed.privacy.setting`). So m = `minimum` is the worst case for layers as well.
 
     Attributes:
       size: number of sites.
@@ -146,7 +148,10 @@ def counted_from_json(stated: Mapping[str, Any]) -> CountedNoise:
 
 
 def is_count(value: object) -> bool:
-    """Whether `value` is a nonnegative number, infinity included, that fits a float."""
+    """Whether `value` is a nonnegative float (or infinity), or an int within a float's range.
+
+    NaN, booleans and objects of other types are not.
+    """
     if type(value) is int:
         return 0 <= value <= sys.float_info.max
     return type(value) is float and value >= 0

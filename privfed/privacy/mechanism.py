@@ -149,9 +149,8 @@ class Mechanism(Part):
     def in_parts(self, parts: int) -> Self:
         """Returns the mechanism for clients with `parts` rows, each clipped to clip / `parts`.
 
-        A client has one row at each of `parts` sites.
-
-        The noise multiplier is then relative to clip / `parts`.
+        A client has one row at each of `parts` sites. The noise multiplier keeps its value, but is
+        then relative to clip / `parts`. A mechanism without a clip is returned unchanged.
         """
         return self
 

@@ -82,7 +82,11 @@ class SolvedForRun(Protocol):
         """
 
     def solution(self) -> Mapping[str, Any]:
-        """Returns the optimised constants and the number of rounds, as the ledger states them."""
+        """Returns the optimised constants by name, and as "solved_for" their number of rounds.
+
+        The first line of the run's ledger states this mapping as "correlation".
+        The number is 0 if constants were configured without it.
+        """
 
     def span(self) -> str:
         """Returns a phrase for reports: the number of rounds over which noise is correlated."""

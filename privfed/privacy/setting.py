@@ -49,7 +49,7 @@ class SiteNoise:
         return self.sites - self.minimum
 
     def shares(self, layered: bool) -> int:
-        """Returns the number of shares, or of bases of layers, whose variances sum to (z C)^2."""
+        """Returns the number of shares (or, if `layered`, bases) whose variances sum to (z C)^2."""
         return self.sites - self.colluders if layered else self.counted
 
     def layers(self, variance: float, kind: str) -> Layers:
@@ -57,7 +57,11 @@ class SiteNoise:
         return Layers(variance, self.most_dropouts / self.sites, self.colluders, WASTE, kind)
 
     def added_by(self, survivors: int, layered: bool) -> float:
-        """Returns the total variance added by all `survivors`, divided by (z C)^2."""
+        """Returns the variance of the noise of all `survivors` in the sum, over (z C)^2.
+
+        For `layered` noise it is that after the removal of layers; coarse layers leave up to 5 %
+        more.
+        """
         return survivors / (survivors - self.colluders if layered else self.counted)
 
 
@@ -79,7 +83,10 @@ class CohortSize:
 
     @property
     def likely_largest(self) -> int:
-        """A size exceeded with negligible probability: mean + 6 Poisson standard deviations."""
+        """A cohort size that is exceeded with negligible probability, at most `largest`.
+
+        It is mean + 6 Poisson standard deviations, with mean `expected` + `canaries`, rounded up.
+        """
         mean = self.expected + self.canaries
         return min(self.largest, math.ceil(mean + 6 * math.sqrt(mean)))
 
@@ -87,6 +94,8 @@ class CohortSize:
 @dataclass(frozen=True)
 class ClientShares:
     """The shares of noise that the clients of a cohort add.
+
+    Counted noise is the part of the noise that the privacy guarantee relies on.
 
     Attributes:
       minimum: least number of surviving clients; with fewer the sum aborts.

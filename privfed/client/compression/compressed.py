@@ -134,7 +134,10 @@ class Compressed(Around):
     def _parted(
         self, state: Tensor | None, broadcast: Broadcast
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Returns the objective's part of the client states, and the compression residual."""
+        """Returns the objective's part of the client states, and the compression residual.
+
+        Each is None if clients do not keep it.
+        """
         if state is None or not self.compression.keeps:
             return state, None
         width = self.inner.state_length(len(broadcast["params"]))

@@ -45,7 +45,10 @@ class Space:
     seed: int
 
     def keys(self, number: int) -> Keys:
-        """Returns the public random stream of compressed round `number`, from 1; 0: of the run."""
+        """Returns the public random stream of compressed round `number`, from 1.
+
+        Number 0 is the stream of what is drawn once per run.
+        """
         return Streams(self.seed).at("compression", number)
 
 
@@ -159,7 +162,7 @@ class Compression(Part):
 
 
 class ErrorFeedback(Compression):
-    """A compression whose clients keep a residual if `error_feedback` is set."""
+    """A compression whose clients keep a residual if `error_feedback` is true, else nothing."""
 
     error_feedback: bool = False
     """Whether clients keep the compression residual and send it later; needs clients

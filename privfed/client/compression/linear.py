@@ -73,7 +73,10 @@ class Linear(ErrorFeedback):
         return sent, corrected - projection.back(sent)
 
     def decode(self, released: Tensor, sending: Sending, memory: Memory) -> tuple[Tensor, Memory]:
-        """Returns the update `[d]`: A^T times the release, scaled up without error feedback."""
+        """Returns the update `[d]`, A^T times the release, and `memory` unchanged.
+
+        Without error feedback the update is multiplied by the projection's `scales`.
+        """
         projection = self.projection(sending.space, sending.number)
         update = projection.back(released[None])[0]
         return update if self.error_feedback else update * projection.scales().to(update), memory

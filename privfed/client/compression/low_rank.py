@@ -52,7 +52,10 @@ class Matrices:
 
     @classmethod
     def thinned(cls, shapes: Shapes, saves: int) -> Matrices:
-        """Splits a model into matrices with both sides above `saves`, and all other parameters."""
+        """Splits a model into matrices with both sides above `saves`, and all other parameters.
+
+        Parameters of fewer than two dimensions are never matrices.
+        """
         matrices, others = [], []
         ends = itertools.accumulate(shapes.sizes)
         for shape, size, end in zip(shapes.shapes, shapes.sizes, ends, strict=True):

@@ -38,7 +38,7 @@ class Banded(CorrelatedMechanism):
     """User-level central noise, correlated over rounds so that it partly cancels in the model.
 
     Releases x_t + Y_t in round t, x_t the sum of clipped updates, over a constant divisor, where Y
-    = C^-1 Z, Z has independent rows N(0, (z C_clip |c|)^2 I), and C is lower-triangular Toeplitz
+    = C^-1 Z, Z has independent rows N(0, (z clip |c|)^2 I), and C is lower-triangular Toeplitz
     with `bands` coefficients c, c_0 = 1. The coefficients are optimised when the run starts, to
     minimise the noise on sums of releases, and hence on the model, over its rounds. The guarantee
     holds for any coefficients and any number of rounds. One band is independent noise.
@@ -57,8 +57,8 @@ class Banded(CorrelatedMechanism):
     sqrt(k), k = ceil(T / separation), and so is each prefix of them. The event of a round is
     Separated(separation, Gaussian(z)). Or allocation in at least as many groups as bands, where the
     rounds in which a client may take part are that far apart. In each epoch a client takes part in
-    one of its group's rounds, a slot that is secret, uniform and fresh. C x changes by one of as
-    many orthogonal vectors of norm clip |c|, which is the pair of `AllocatedEpoch` at z.
+    one of the n rounds of its group; which one is secret, uniform and fresh. C x changes by one of
+    n orthogonal vectors of norm clip |c|, which is the pair of `AllocatedEpoch` at z.
 
     *Trust*: the server sees the clipped updates and adds the noise. The key of the noise is kept
     under private/; anyone with access to it can remove the noise.

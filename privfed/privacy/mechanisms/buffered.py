@@ -39,7 +39,7 @@ class Buffered(CorrelatedMechanism):
     """User-level central noise, correlated over all rounds by `buffers` stored rows (BLT).
 
     Releases x_t + Y_t in round t, x_t the sum of clipped updates, over a constant divisor, where Y
-    = C^-1 Z, Z has independent rows N(0, (z C_clip |c|)^2 I), and C is lower-triangular Toeplitz
+    = C^-1 Z, Z has independent rows N(0, (z clip |c|)^2 I), and C is lower-triangular Toeplitz
     with c_0 = 1, c_i = sum_j omega_j theta_j^(i-1); |c| is the norm of this column over infinitely
     many rounds. The `decays` theta and the `outputs` omega are optimised when the run starts, to
     minimise the noise on sums of releases over its rounds.

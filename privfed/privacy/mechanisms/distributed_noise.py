@@ -142,11 +142,14 @@ class DistributedNoise(NoisedMechanism):
         return 4096.0
 
     def _largest(self) -> float:
-        """Returns the norm bound of a row, over all of its columns, to which z is relative."""
+        """Returns the norm bound, in round 1, of a row with all `_columns`; z is relative to it."""
         return self.clip
 
     def _columns(self, length: int) -> int:
-        """Returns the number of columns of a clipped message of `length` numbers, not padded."""
+        """Returns the number of columns of a clipped row, before padding.
+
+        These are the message's `length` numbers and, if the clip adapts, the report on its norm.
+        """
         return length
 
     def _share_std(self) -> float:
@@ -238,7 +241,7 @@ class DistributedNoise(NoisedMechanism):
 
     @abstractmethod
     def _release(self, counted: float, exchanges: int) -> Noise | Unprotected:
-        """Returns the release of `exchanges` sums if the fraction `counted` of the noise counts."""
+        """Returns the release of `exchanges` sums if a part `counted` of the variance counts."""
 
     @abstractmethod
     def share(self) -> Share:
@@ -307,7 +310,10 @@ class DistributedNoise(NoisedMechanism):
 
 
 def _as_central(witness: Witness, noise: Noise | Unprotected) -> Release | None:
-    """Returns the release of a sampled cohort with constant total noise; None without a proof."""
+    """Returns the release of a cohort sampled as `witness` states; None without a proof.
+
+    The total noise, `noise`, does not depend on the cohort.
+    """
     match witness.release, noise:
         case (None, _) | (_, Unprotected()):
             return None

@@ -143,8 +143,8 @@ def optimal_bands(bands: int, rounds: int) -> tuple[float, ...]:
 def loss(free: Numbers, rounds: int) -> tuple[float, Numbers]:
     """Returns log(|c|^2 |A C^-1|_F^2) for c = (1, *free), and its gradient by `free`.
 
-    A is the lower-triangular matrix of ones. If numbers overflow, the result is 1e6 with a zero
-    gradient.
+    A and C are lower-triangular matrices of size `rounds`: A of ones, and C Toeplitz with first
+    column c, padded by zeros. If numbers overflow, the result is 1e6 with a zero gradient.
     """
     c = np.concatenate([[1.0], free])
     weights = entry_counts(rounds)

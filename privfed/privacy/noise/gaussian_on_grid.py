@@ -105,7 +105,7 @@ def gaussian_on_grid(keys: Keys, std: float, length: int) -> Reals:
 
 
 def _in_threads(act: Callable[[int], T], places: range) -> list[T]:
-    """Returns the results of `act` at each of `places`, not in order if threads are used.
+    """Returns the results of `act` at `places` (starts of blocks), with threads in any order.
 
     Threads are used if there are several, with at least `_FEWEST` places for each.
     """
@@ -207,8 +207,8 @@ def _quickly(words: Words, scale: float) -> tuple[Reals, Indices]:
 def _doubtful(words: Words, value: Reals, slack: Reals) -> NDArray[np.bool_]:
     """Returns a mask of `words` whose rounding is in doubt.
 
-    The nearest rounding boundary is within `slack` of `value`, or the tail is too coarse in 64
-    bits. A `slack` of 0 leaves no doubt.
+    `slack` is above 0, and the nearest rounding boundary is within `slack` of `value` or the tail
+    is too coarse in 64 bits.
     """
     near = np.abs(value - np.floor(value) - 0.5) <= slack
     return (near | (words >> np.uint64(1) < _TAIL)) & (slack > 0.0)

@@ -48,7 +48,10 @@ class Uniforms(Protocol):
 
 
 class FreshUniforms:
-    """Uniform 192-bit numbers from the operating system's CSPRNG, for `keys` without a seed."""
+    """Uniform 192-bit numbers from `Keys` whose `seed` is None, which cannot be repeated.
+
+    They come from the operating system's CSPRNG.
+    """
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -164,8 +167,8 @@ class Guide:
 def guide(words: Leading, first: int) -> Guide:
     """Returns the guide of a table with leading bits `words` `[m]` and the least draw `first`.
 
-    Buckets with several entries, or with draws beyond 16 bits and a sign, are marked: their draws
-    are not looked up but found by a search (`Guide.entries_up_to`).
+    Buckets with several entries, or with draws beyond 16 bits and a sign, are marked in `added`:
+    `Guide.draw` returns the indices of their draws, which a search finds (`Guide.entries_up_to`).
     """
     bucket = np.arange(1 << _BUCKETS, dtype=np.int64)
     begins = np.searchsorted(words >> np.uint32(_BELOW), np.arange((1 << _BUCKETS) + 1))
