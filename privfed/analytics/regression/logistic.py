@@ -108,9 +108,10 @@ class _Model:
         return np.asarray(self.design.T @ (weights[:, None] * self.design))
 
     def fitted(self) -> tuple[Reals, Reals] | None:
-        """Returns coefficients `[k]` and their covariance `[k, k]`; None if there is no estimate.
+        """Returns coefficients `[k]` and their covariance `[k, k]`, by Newton's method.
 
-        Newton's method.
+        None if it does not converge, the information is not positive definite, a coefficient
+        exceeds `_LARGEST`, or `_corrected` returns None.
         """
         fitted = np.zeros(self.design.shape[1])
         for _ in range(_STEPS):
