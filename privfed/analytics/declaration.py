@@ -35,7 +35,7 @@ _RARE = 0.05
 
 
 def declare_described(statistics: Statistics, label: str) -> str:
-    """Returns the text of a run file that trains on the described population.
+    """Returns the text of a run file that trains a model of `label` on the described population.
 
     Args:
       statistics: the released statistics of the population.

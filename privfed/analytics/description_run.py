@@ -183,7 +183,7 @@ def counting_run(raw: Raw, keys: Mapping[str, Any], asking: HasBudget) -> Config
     Args:
       raw: the run file of the population.
       keys: the name of the `source`, a registered `CountedTable`, and the values of its fields;
-        `earlier` defaults to privacy.prior of the run file.
+        without a value for `earlier`, it is privacy.prior of the run file.
       asking: the budget of the release.
 
     Raises:

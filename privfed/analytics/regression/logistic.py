@@ -193,7 +193,7 @@ class _Margins:
     @property
     def visible(self) -> NDArray[np.bool_]:
         """A mask `[l]` of the levels at which both counts, with and without the outcome, exceed 2
-        standard deviations of their noise.
+        standard deviations of their noise (without noise: 1e-9).
         """
         least = max(_VISIBLE * self.noise, _LEAST)
         return np.asarray(np.minimum(self.occurred, self.others) > least)
