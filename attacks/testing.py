@@ -46,7 +46,7 @@ def sends_a_row_for_each_attacker(attack: Attack) -> None:
     call.
 
     Arguments must not be changed in place. An attack without `corrupts` must return the trained
-    rows.
+    rows, and `acts` must be True exactly if `corrupts` or `poisons` is.
     """
     trained, honest = _cloud(3), _cloud(9, seed=1)
     before = trained.clone(), honest.clone()
@@ -107,8 +107,8 @@ def _briefing(attack: Attack) -> Briefing:
 def poisons_what_it_declares(attack: Attack) -> None:
     """Checks that `poison` changes examples if and only if `poisons` is set.
 
-    Shape, types and number of classes must be kept, arguments must not be changed in place, and a
-    second call with the same randomness must return the same.
+    An example's shape, types and number of classes must be kept, arguments must not be changed in
+    place, and a second call with the same randomness must return the same.
     """
     shape = tuple(_IMAGES.shape[1:])
     unfit_reason = attack.unfit_reason(shape, True)

@@ -101,7 +101,7 @@ class Attack(BaseModel):
 
     @property
     def corrupts(self) -> bool:
-        """Whether `corrupt` replaces the attackers' rows."""
+        """Whether `corrupt` replaces the attackers' rows; by default not."""
         return False
 
     @property
@@ -119,7 +119,9 @@ class Attack(BaseModel):
         return None
 
     def labels(self) -> tuple[int, ...]:
-        """Returns all labels that the attack's keys name; each has to be a label of the data."""
+        """Returns all labels that the attack's keys name, by default none; each has to be a label
+        of the data.
+        """
         return ()
 
     def study(self, x: Tensor, y: Tensor, classes: int) -> State:
@@ -142,7 +144,8 @@ class Attack(BaseModel):
     def poison(
         self, x: Tensor, y: Tensor, briefing: Briefing, rng: np.random.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Returns one client's examples and labels, poisoned; the arguments are not modified.
+        """Returns one client's examples and labels, poisoned (by default unchanged); the arguments
+        are not modified.
 
         Args:
           x: the client's examples, shape [n, *].
@@ -154,13 +157,13 @@ class Attack(BaseModel):
 
     def watch(self, params: Tensor, state: State) -> State:
         """Returns the attackers' new state once they have received the broadcast model `params`
-        `[d]`.
+        `[d]`; by default `state`.
         """
         return state
 
     def steer(self, direction: Tensor, away: Tensor, lr: float, state: State) -> Tensor:
-        """Returns the directions `[c, d]` of c attackers: a local step moves each model by -`lr`
-        times its row.
+        """Returns the directions `[c, d]` of c attackers, by default `direction`: a local step
+        moves each model by -`lr` times its row.
 
         Args:
           direction: the directions of honest clients, shape [c, d].
@@ -171,7 +174,9 @@ class Attack(BaseModel):
         return direction
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
-        """Returns the rows `[b, m]` sent instead of `view.byzantine`, and the new state."""
+        """Returns the rows `[b, m]` sent instead of `view.byzantine`, and the new state; by default
+        both unchanged.
+        """
         return view.byzantine, state
 
     def targeted(self, x: Tensor, y: Tensor, learned: State) -> tuple[Tensor, Tensor] | None:

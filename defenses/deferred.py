@@ -15,7 +15,10 @@ class Deferred(ModuleType):
     """A proxy of a module, which is imported when an attribute of the proxy is first read."""
 
     def __getattr__(self, attribute: str) -> Any:
-        """Returns the module's attribute and caches it, so it is looked up only once."""
+        """Returns the module's attribute and caches it, so it is looked up only once.
+
+        Raises `AttributeError` for names that begin with two underscores.
+        """
         if attribute.startswith("__"):  # attributes that tools look up on every module
             raise AttributeError(attribute)
         value = getattr(importlib.import_module(self.__name__), attribute)

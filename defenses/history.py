@@ -17,7 +17,8 @@ class Histories:
     Attributes:
       clients: k numbers of state for the client of each row, float32 `[n, k]`; zeros for a new
         client.
-      run: public state of the run (`Rule.memory`), a function of models and aggregates alone.
+      run: public state of the run, tensors by name (`Rule.memory`); they depend on models and
+        aggregates alone.
       model: the model `[d]` from which clients start in this round.
     """
 

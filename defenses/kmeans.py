@@ -19,7 +19,7 @@ def clusters(points: Tensor, most: int, references: int, generator: torch.Genera
     """Returns the label `[n]` of each point's cluster, for at most `most` clusters.
 
     The number of clusters is the smallest k with Gap(k) >= Gap(k + 1) - s_(k+1) (`defenses.gap`),
-    or the largest possible number if there is no such k.
+    or min(`most`, n) if no smaller k satisfies this.
 
     Args:
       points: points to cluster, shape [n, p].

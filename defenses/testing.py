@@ -35,7 +35,7 @@ class RuleOnRows:
 
     @property
     def claims(self) -> bool:
-        """Whether the rule (of a composition, its last) is `bounded` and has no `tolerance`."""
+        """Whether the rule (of a composition, its last) sets `bounded` and an empty `tolerance`."""
         last = getattr(self.part, "rule", self.part)
         return bool(last.bounded and not last.tolerance)
 
@@ -159,7 +159,7 @@ def aggregates_few_equal_and_no_rows(part: Any) -> None:
 
 
 def stays_finite_under_long_rows(part: Any) -> None:
-    """Checks that long rows leave aggregates finite and, if bounded and not random, near others."""
+    """Checks that long rows leave aggregates finite and, with `claims` and not random, near 0."""
     rule = RuleOnRows(part)
     near = rule.claims and "generator" not in rule.needs()  # opposite rows may share a bucket
     for size in (1e3, 1e8, 1e14):
@@ -173,7 +173,7 @@ def stays_finite_under_long_rows(part: Any) -> None:
 
 
 def refuses_more_byzantine_rows_than_it_tolerates(part: Any) -> None:
-    """Checks that the rule refuses too many Byzantine rows, and rows of half precision."""
+    """Checks that a negative or too high `byzantine` is refused, and rows of half precision."""
     rule = RuleOnRows(part)
     for byzantine in (-1, rule.most(11) + 1) if rule.most(11) < 11 else (-1,):
         _refuses(part, partial(rule, _cloud(11), byzantine), ValueError("tolerates at most"))
@@ -191,7 +191,7 @@ def _refuses(part: Any, call: partial[Tensor], error: Exception) -> None:
 
 
 def _placements(honest: Tensor, count: int) -> Iterator[Tensor]:
-    """Yields sets of `count` Byzantine rows `[count, d]` for the honest rows `honest` `[h, d]`."""
+    """Yields eleven sets of `count` Byzantine rows `[count, d]`, near to and far from `honest`."""
     mean, spread = honest.mean(0), honest.std(0, correction=0)
     alone = torch.zeros(count, honest.shape[1], dtype=honest.dtype)
     alone[range(count), [place % honest.shape[1] for place in range(count)]] = 1e4
@@ -220,7 +220,7 @@ def _honest(n: int, count: int) -> Iterator[Tensor]:
 
 
 def stays_within_the_tolerance_it_declares(part: Any) -> None:
-    """Checks that errors of a `bounded` rule are within its kappa and 4 times the honest radius."""
+    """Checks errors (`_stays_near`) and infinite kappas beyond the tolerance, with `claims`."""
     rule = RuleOnRows(part)
     if not rule.claims:
         return
@@ -236,7 +236,7 @@ def stays_within_the_tolerance_it_declares(part: Any) -> None:
 
 
 def _stays_near(part: Any, rule: RuleOnRows, honest: Tensor, count: int) -> None:
-    """Checks that `count` Byzantine rows move aggregates at most as far as the rule promises."""
+    """Checks that aggregates move at most as far as kappa and 4 times the honest radius permit."""
     mean, n = honest.mean(0), len(honest) + count
     about = (honest - mean).norm(dim=1)
     kappa = rule.robustness(n, count)
@@ -259,7 +259,7 @@ def _stays_near(part: Any, rule: RuleOnRows, honest: Tensor, count: int) -> None
 
 
 def moves_and_grows_with_the_rows(part: Any) -> None:
-    """Checks that a `bounded` rule's aggregate is shifted and scaled as all rows are."""
+    """Checks that aggregates of rules with `claims` are shifted and scaled as all rows are."""
     rule = RuleOnRows(part)
     if not rule.claims:
         return
@@ -270,7 +270,7 @@ def moves_and_grows_with_the_rows(part: Any) -> None:
 
 
 def tolerates_as_many_after_an_honest_row_broke(part: Any) -> None:
-    """Checks that an honest row that is not finite does not lower a `bounded` rule's tolerance."""
+    """Checks that an honest row of NaN does not lower the tolerance of rules with `claims`."""
     rule = RuleOnRows(part)
     for byzantine in (1, 2, 3) if rule.claims else ():
         rows = _cloud(16, dtype=torch.float32)

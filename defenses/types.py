@@ -49,7 +49,7 @@ class Rule(BaseModel):
 
     @property
     def remembers(self) -> bool:
-        """Whether a round's first center is the last round's aggregate; otherwise it is zero.
+        """Whether a round's first center is the last round's aggregate; otherwise (default) zero.
 
         Rules by sums take the differences of rows from a center.
         """
@@ -64,7 +64,9 @@ class Rule(BaseModel):
         return released
 
     def memory(self, model: Tensor) -> dict[str, Tensor]:
-        """Returns the public state of the rule before round 1; `model` `[d]` is the initial
+        """Returns the public state of the rule before round 1, tensors by name.
+
+        By default a zero "center" if the rule `remembers`, else none. `model` `[d]` is the initial
         model.
         """
         return {"center": torch.zeros_like(model)} if self.remembers else {}
@@ -72,7 +74,8 @@ class Rule(BaseModel):
     def memory_after(
         self, memory: Mapping[str, Tensor], model: Tensor, aggregate: Tensor
     ) -> dict[str, Tensor]:
-        """Returns the public state of the rule after a round.
+        """Returns the public state of the rule after a round; by default the aggregate as "center"
+        if the rule `remembers`, else none.
 
         The state is a function of the arguments alone, so it can be recomputed from a run's
         releases.
@@ -101,8 +104,8 @@ class Rule(BaseModel):
         return self.kappa(n, byzantine) if 0 <= byzantine <= self.most(n) else math.inf
 
     def kappa(self, n: int, byzantine: int) -> float:
-        """Returns the `robustness` for a tolerated number `byzantine`; infinite if none is
-        known.
+        """Returns the `robustness` for a tolerated number `byzantine`; infinite (the default) if
+        none is known.
         """
         return math.inf
 
@@ -134,13 +137,13 @@ class RowRule(Rule):
 
     def unfit_reason(self, layers: Sequence[int]) -> str:
         """Returns the reason why the rule cannot aggregate models with parameters of the sizes
-        `layers`; "" if it can.
+        `layers`; "" (the default) if it can.
         """
         return ""
 
     def keeps(self, d: int) -> int:
         """Returns the number of values that are stored per client between rounds, for rows of
-        length `d`.
+        length `d`; by default 0.
         """
         return 0
 
@@ -194,8 +197,9 @@ class SumRule(Rule):
         return self.step(center, released)
 
     def within(self, clip: float | None) -> Self:
-        """Returns the rule with the keys in `follows_clip` completed; under privacy, terms of
-        finite `sensitivity` then have norm at most `clip`, to which noise is calibrated.
+        """Returns the rule with its values that depend on `clip` set (the keys in
+        `follows_clip`, for example); by default, the rule itself. Under privacy, terms of finite
+        `sensitivity` then have norm at most `clip`, to which noise is calibrated.
 
         Args:
           clip: clipping norm; None without privacy.
@@ -226,7 +230,9 @@ class SumRule(Rule):
         """
 
     def unbounded(self, rows: Tensor, center: Tensor) -> Tensor:
-        """Returns terms as `terms` does, but without the rule's bound, for simulated attackers."""
+        """Returns `terms` without the rule's bound on them, for simulated attackers; by default
+        `terms` themselves.
+        """
         return self.terms(rows, center)
 
     @abstractmethod
@@ -234,7 +240,7 @@ class SumRule(Rule):
         """Returns the next center `[d]` from the released average of terms `[d + extra]`."""
 
     def on_rows(self, rows: Tensor, center: Tensor | None = None) -> Tensor:
-        """Returns the aggregate `[d]` of `rows` `[n, d]` after all passes, without a protocol.
+        """Returns the aggregate `[d]` of `rows` `[n, d]` after all passes, without secure sums.
 
         A `center` of None is zero. Without rows, the center is returned.
         """

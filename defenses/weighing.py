@@ -94,8 +94,8 @@ class DrawnWeights(RowRule):
     def noised(
         self, aggregate: Tensor, geometry: Geometry, generator: torch.Generator | None
     ) -> Tensor:
-        """Returns `aggregate` `[d]`, that of rows with this geometry, plus the rule's own noise, if
-        any.
+        """Returns `aggregate` `[d]`, that of rows with this geometry, plus the rule's own noise; by
+        default there is none.
         """
         return aggregate
 
@@ -132,7 +132,9 @@ class Composed(RowRule):
 
     @property
     def remembers(self) -> bool:
-        """Whether the rule needs the argument "center", the aggregate of the round before."""
+        """Whether `rule` is a `SumRule` that `remembers`, so that it needs "center", the aggregate
+        of the round before.
+        """
         return isinstance(self.rule, SumRule) and self.rule.remembers
 
     def most(self, n: int) -> int:
@@ -218,7 +220,10 @@ def mixtures(
     before: Sequence[PreAggregator],
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Returns the mixtures `[m, d]` that the steps `before` make of the usable `rows` `[n, d]`."""
+    """Returns the mixtures `[m, d]` that the steps `before` make of the usable `rows` `[n, d]`.
+
+    If `byzantine` exceeds what the steps tolerate, that number is used instead.
+    """
     keep = usable_places(rows)
     most, _ = _tolerated_before(len(rows) if keep is None else len(keep), before)
     return _mixtures(rows, keep, min(byzantine, most), before, generator)
@@ -288,7 +293,8 @@ class Admitted:
 
 
 def admitted(rows: Tensor, byzantine: int, before: Sequence[PreAggregator], rule: Rule) -> Admitted:
-    """Returns the usable rows among `rows` `[n, d]`, of which up to `byzantine` are Byzantine.
+    """Returns the usable rows among `rows` `[n, d]`, of which up to `byzantine` are Byzantine, and
+    the number of Byzantine rows to assume among them.
 
     Raises:
       ValueError: if `byzantine` exceeds what the parts tolerate.

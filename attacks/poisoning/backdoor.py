@@ -52,8 +52,8 @@ class Backdoor(Altered):
         return torch.where(self.patch(x) >= 0, self.value, x)
 
     def patch(self, x: Tensor) -> Tensor:
-        """Returns, for each position of an example, the index of its patch pixel, int64 of x's
-        shape `[*]`.
+        """Returns, for each position of one of the examples x `[n, *]`, the index of its patch
+        pixel, int64 `[*]`.
 
         Patch pixels are numbered from 0, row by row; positions outside the patch have -1.
         """

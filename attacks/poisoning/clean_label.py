@@ -85,7 +85,9 @@ class CleanLabel(Backdoor):
         return torch.where(self.patch(x) >= 0, blended, x)
 
     def _ways(self, flat: Tensor, learned: State, rng: np.random.Generator) -> Tensor:
-        """Returns the directions `[n, d]`, of norm one or zero, in which examples are moved."""
+        """Returns the directions `[n, d]` in which examples are moved, of norm one, or zero for
+        examples that stay in place.
+        """
         if self.moved_by == "noise":
             ways = torch.from_numpy(rng.normal(size=tuple(flat.shape))).to(flat)
         else:

@@ -59,9 +59,8 @@ class Altered(Hidden):
         """Returns examples `[n, *]` altered as they are at test time."""
 
     def poisoned_examples(self, x: Tensor, briefing: Briefing) -> Tensor:
-        """Returns examples `[n, *]` altered as the attacker with this `briefing` trains on them.
-
-        By default as at test time.
+        """Returns examples `[n, *]` altered as the attacker with this `briefing` trains on them; by
+        default as `alter` does.
         """
         return self.alter(x)
 

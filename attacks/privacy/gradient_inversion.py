@@ -98,11 +98,11 @@ def match_direction(
     variation: float = 1e-2,
     rate: float = 0.5,
 ) -> Tensor:
-    """Minimises 1 - cos(update(x), u) + `variation` TV(x) by signed Adam, within the range.
+    """Minimises 1 - cos(update(x), u) + `variation` TV(x / r) by Adam on the signs of gradients.
 
-    The length of u has no effect, so clipping changes nothing. Total variation is that of images
-    `[B, *, h, w]`, and 0 for vectors `[B, k]`. Source: Geiping et al. 2020, section 4 and equation
-    4.
+    r is half the range, in which x is kept. The length of u has no effect, so clipping changes
+    nothing. TV is the total variation of images `[B, *, h, w]`, and 0 for vectors `[B, k]`. Source:
+    Geiping et al. 2020, section 4 and equation 4.
 
     Args:
       update: the simulated update, differentiable in x.

@@ -71,9 +71,8 @@ class Adaptive(FullKnowledge):
         return worst
 
     def harm(self, aggregate: Tensor, mean: Tensor) -> float:
-        """Returns the harm of an `aggregate` `[m]` if the honest mean is `mean` `[m]`; see `aim`.
-
-        If the mean is zero, the distance is used.
+        """Returns the harm of an `aggregate` `[m]` if the honest mean is `mean` `[m]`, by `aim`; by
+        "distance" if the mean is zero.
         """
         length = mean.norm()
         if self.aim == "backwards" and float(length) > 0.0:
@@ -83,9 +82,9 @@ class Adaptive(FullKnowledge):
     def _tried(
         self, honest: Tensor, view: View, rng: np.random.Generator, strengths: list[float]
     ) -> Iterator[Tensor]:
-        """Yields candidates: one row `[m]` for all attackers, or a row for each, `[b, m]`.
-
-        The first are mu + gamma p for each direction p and each gamma in `strengths`.
+        """Yields candidates: first mu + gamma p `[m]`, for all attackers, for each of `directions`
+        p and each gamma in `strengths`, with mu the mean of the `honest` rows; then the rows `[b,
+        m]` that each attack in `FIXED` would send (`fixed_rows`).
         """
         mean = honest.mean(0)
         for way in directions(honest):

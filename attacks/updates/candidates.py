@@ -61,7 +61,7 @@ def first_principal(honest: Tensor) -> Tensor:
 
 
 def fixed_rows(view: View, rng: np.random.Generator) -> Iterator[Tensor]:
-    """Yields the rows `[b, m]` that each of `FIXED` would send in its first round.
+    """Yields the rows `[b, m]` that each attack in `FIXED` would send in its first round.
 
     Each attack draws from a copy of `rng`, so its row is the one that it would send alone.
     """

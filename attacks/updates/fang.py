@@ -55,8 +55,8 @@ class Fang(FullKnowledge):
         """Returns the row -lambda s, with the largest lambda tried for which the rule selects that
         row.
 
-        If the rule selects none, the first lambda of at most `_LEAST` is used, untried. If the rule
-        is unknown, the honest mean is returned.
+        If the rule selects no such row, the first lambda of at most `_LEAST` is used, untried. If
+        the rule is unknown, the honest mean is returned.
         """
         if view.rule is None:
             return honest.mean(0)

@@ -127,7 +127,7 @@ class FlDetector(HistoryRule):
         """Returns a mask `[n]` of the clients in the higher group of scores.
 
         Only clients in the mask `predicted` `[n]` that were scored in N rounds are grouped; others
-        are False.
+        are False, and all are if there is one group.
 
         Raises `ValueError` without a generator.
         """
@@ -183,8 +183,8 @@ class _Clients:
     def highest(self, who: Tensor, count: int) -> Tensor:
         """Returns a mask `[n]` of up to `count` clients in `who` `[n]` with the highest scores.
 
-        If there are more, clients tied with the first one left out are left out, too, so the order
-        of rows does not matter.
+        If `who` has more clients, those tied with the first one left out are left out, too, so the
+        order of rows does not matter.
         """
         scores, count = self.scores, max(count, 0)
         marked = scores[who].sort(descending=True).values

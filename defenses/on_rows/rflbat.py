@@ -77,7 +77,7 @@ class Rflbat(DrawnWeights):
 
 
 def _components(geometry: Geometry) -> Tensor:
-    """Returns the first two principal components `[n, 2]` of n rows, or the one of a single row."""
+    """Returns the second and first principal components `[n, 2]` of n rows; `[1, 1]` for n = 1."""
     values, vectors = torch.linalg.eigh(geometry.about_mean())
     components: Tensor = vectors[:, -2:] * values[-2:].clamp(min=0.0).sqrt()
     return components

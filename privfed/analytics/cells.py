@@ -43,13 +43,12 @@ Node = Cell | list["Node"]
 class Cells:
     """The c cells of a column's numbers, in ascending order, and the tree whose leaves they are.
 
-    A cell ends where the next one begins.
+    A cell ends where the next one begins, or at the float before.
 
     Attributes:
       lows: lower end of each cell, shape `[c]`.
       highs: upper end of each cell, shape `[c]`; equal to `lows` for a cell of a single number.
-      tree: the tree of n nodes. Further leaves at its top may stand for entries that are not
-        numbers.
+      tree: the tree of n nodes. Its first nodes may be leaves for entries that are not numbers.
       nodes: index of each cell's leaf in `tree`, shape `[c]`.
     """
 
@@ -69,12 +68,16 @@ class Cells:
 
     @cached_property
     def below(self) -> Reals:
-        """Lowest end of the cells under each tree node, `[n]`; NaN for nodes without cells."""
+        """Lowest end of each tree node's own cell, or of the cells below it, `[n]`; NaN for leaves
+        of entries that are not numbers.
+        """
         return self._ends(self.lows, np.fmin)
 
     @cached_property
     def above(self) -> Reals:
-        """Highest end of the cells under each tree node, `[n]`; NaN for nodes without cells."""
+        """Highest end of each tree node's own cell, or of the cells below it, `[n]`; NaN as in
+        `below`.
+        """
         return self._ends(self.highs, np.fmax)
 
     def _ends(self, ends: Reals, further: np.ufunc) -> Reals:
@@ -86,7 +89,7 @@ class Cells:
 
 
 def geometric_cells(others: int) -> Cells:
-    """Returns geometric cells that cover all numbers.
+    """Returns the geometric cells of the module's docstring, which cover all numbers.
 
     Args:
       others: number of further leaves at the top of the tree, numbered first, for entries that are
@@ -110,8 +113,8 @@ def geometric_cells(others: int) -> Cells:
 
 
 def uniform_cells(low: float, high: float, others: int) -> Cells:
-    """Returns 64 cells of equal width from `low` to `high`, and one unbounded cell beyond either
-    end.
+    """Returns 64 cells of equal width from `low` to `high`, both inclusive, and one unbounded cell
+    beyond either end.
 
     Args:
       low: lower end of the range.
@@ -132,7 +135,7 @@ def _eighths(power: int) -> list[Cell]:
 
 
 def _mirrored(power: int) -> list[Node]:
-    """Returns the eight cells from -2^(power + 1) to -2^power, ascending."""
+    """Returns the cells of `_eighths` mirrored at zero, ascending."""
     return [(-high, -low) for low, high in reversed(_eighths(power))]
 
 
@@ -148,7 +151,7 @@ def _octave(power: int) -> list[Node]:
 
 
 def _by(size: int, nodes: Sequence[Node | list[Node]]) -> list[Node]:
-    """Divides `nodes` into consecutive groups of `size`; the last group may be smaller."""
+    """Returns nodes whose children are `size` consecutive `nodes` each; the last may have fewer."""
     return [[*nodes[start : start + size]] for start in range(0, len(nodes), size)]
 
 

@@ -108,7 +108,10 @@ def _costs(raw: Raw) -> Config:
 def _ratio(
     config: Config, cost: RoundCost, evaluation: EvaluationCost | None, described: Config
 ) -> float:
-    """Returns the description's noise multiplier divided by that of training."""
+    """Returns the description's noise multiplier divided by that of training.
+
+    `evaluation` is None if clients do not evaluate models.
+    """
     description = round_cost(described)
     share, evaluations = config.budget.statistics, evaluation.count if evaluation else 0
     left = (1 - share) * (1 - (config.budget.evaluation if evaluation else 0.0))
@@ -123,7 +126,8 @@ Stretch = Annotated[list[float], Field(min_length=2, max_length=2)]
 class CountModel(Part):
     """A model with one parameter per count, for releases of statistics (`privfed describe`).
 
-    `stretches` are pairs [length, amplitude]: that number of successive counts have that amplitude.
+    `stretches` are pairs [length, amplitude], in the order of the counts: `length` successive
+    counts have the amplitude `amplitude`.
     """
 
     linear: ClassVar[bool] = True

@@ -109,8 +109,9 @@ MOST_CELLS = 10_000
 
 
 def refuse_many(cells: int, fewer: str) -> None:
-    """Raises `ValueError` if `cells` exceeds `MOST_CELLS`; `fewer` states in the message what to
-    reduce.
+    """Raises `ValueError` if the number `cells` exceeds `MOST_CELLS`.
+
+    `fewer` names, for the message, what to reduce, such as "covariates or levels".
     """
     if cells > MOST_CELLS:
         raise ValueError(
@@ -162,7 +163,7 @@ class CountedTable(Part):
 
     @property
     def of_run(self) -> dict[str, Any]:
-        """The keys and values of [run] for the release."""
+        """The keys and values of [run] for the release; by default, one round."""
         return {"rounds": 1}
 
     @property
@@ -207,7 +208,7 @@ class CountedTable(Part):
         return Dialect(self.delimiter, self.encoding, self.decimal, tuple(self.missing_words))
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Returns the identifiers of the table's origin, from its path and its column of clients.
+        """Returns two identifiers of the data's origin: its column of clients and a hash of `path`.
 
         A training source on this table has the same ones. `seed` has no effect.
         """
@@ -236,7 +237,7 @@ class CountedTable(Part):
     def load_from(self, table: Readable) -> Examples:
         """Returns one example per client of a site's `table`.
 
-        If a client has more than `rows_per_client` rows, its first ones are counted.
+        If a client has more than `rows_per_client` rows, its first ones in `table` are counted.
         """
         return self._loaded(table, None)
 

@@ -35,7 +35,7 @@ _RARE = 0.05
 
 
 def declare_described(statistics: Statistics, label: str) -> str:
-    """Returns the text of a run file that trains on the described population.
+    """Returns the text of a run file that trains a model of `label` on the described population.
 
     Args:
       statistics: the released statistics of the population.
@@ -112,8 +112,9 @@ def _sites(data: dict[str, Any]) -> SampleSites | None:
 def _kind(column: ColumnStatistics, data: dict[str, Any]) -> ColumnKind:
     """Returns the kind of data by which a run file declares a column, with the reason as text.
 
-    A column without declared values or dates is numeric, or left out if it is constant, if numbers
-    are visible and at most half of its rows hold words.
+    Declared values and dates have their own kinds. Any other column is numeric (left out if it is
+    constant) if numbers are visible and at most half of its rows hold words. Otherwise its
+    categories are the words read from the sums; with fewer than two, it is left out.
     """
     numbers, words = column.numbers, column.words.value
     if column.kind == "values":
@@ -157,9 +158,9 @@ def _date_column(numbers: NumberStatistics | None, dates: Dates) -> ColumnKind:
 def _label(column: ColumnStatistics) -> LabelKind:
     """Returns the kind of the label.
 
-    Raises `Refused` if the label is a date, or if the release shows neither two classes nor a range
-    of numbers in the column. Numbers count only if at most 5 % of its rows hold words, and words
-    only if no numbers are visible.
+    Declared values are its classes. Otherwise numbers count only if at most 5 % of the column's
+    rows hold words, and words only if no numbers are visible. Raises `Refused` if these show
+    neither two classes nor a range of numbers, or if the label is a date.
     """
     values, numbers = [each.value for each in column.values if not each.cut], column.numbers
     if column.kind == "values" and values == [str(n) for n in range(len(values))]:
@@ -189,7 +190,8 @@ def _whole_classes(numbers: NumberStatistics) -> int:
     """Returns the number of classes if at least 90 % of the numbers are integers from 0 to 16, else
     0.
 
-    The classes are 0, 1, … up to the largest integer whose 95 % interval of the count is above 0.
+    The classes are 0, 1, … up to the largest integer whose count has a 95 % interval above 0;
+    there are none, and the result is 0, without such an integer.
     """
     total = numbers.count.value
     points = [cell for cell in numbers.histogram if cell.low == cell.high and cell.low is not None]

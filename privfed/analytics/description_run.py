@@ -103,7 +103,7 @@ def declared_values(
     Args:
       data: the section [data] of a run file.
       column: the name of the column.
-      option: the command's option by which the user named the column, for the message.
+      option: the command's option whose value is `column`, for the message.
       alternative: text appended to the message, if there is another remedy.
 
     Raises:
@@ -183,7 +183,7 @@ def counting_run(raw: Raw, keys: Mapping[str, Any], asking: HasBudget) -> Config
     Args:
       raw: the run file of the population.
       keys: the name of the `source`, a registered `CountedTable`, and the values of its fields;
-        `earlier` defaults to privacy.prior of the run file.
+        without a value for `earlier`, it is privacy.prior of the run file.
       asking: the budget of the release.
 
     Raises:
@@ -318,8 +318,8 @@ def _privacy(raw: Raw, clients: int) -> dict[str, Any]:
 
 
 def _colluding(raw: Raw, clients: int) -> int:
-    """Returns the number of clients whose noise shares are not counted: Byzantine clients and
-    colluders.
+    """Returns the number of clients whose noise shares are not counted: colluders plus expected
+    Byzantine clients.
 
     A description has no rule against Byzantine clients; its guarantee treats all of them as
     colluders.

@@ -56,7 +56,7 @@ class Sums:
 
     @classmethod
     def of(cls, questions: Questions, total: Reals, std: float) -> Sums:
-        """Returns the noised counts that a noised sum of clients' vectors contains.
+        """Returns the noised counts: a noised sum of clients' vectors, divided by the amplitudes.
 
         Args:
           questions: the questions.
@@ -184,7 +184,7 @@ class Column:
 
     def _unnamed(self, read: Sequence[ReadWord]) -> IntervalEstimate:
         """Returns an estimate of the number of rows whose entry is neither empty, nor a number, nor
-        one of the words `read`.
+        one of the recovered words `read`.
         """
         (words,), (std,) = self.agreed.linear(self._weights(OTHER_NODE))
         value = max(self.counts[OTHER_NODE] - sum(word.count for word in read), 0.0)

@@ -101,8 +101,8 @@ class ValuesQuestion:
     def _node(self, value: str, place: Mapping[str, int], dialect: Dialect) -> int:
         """Returns the tree node of a word that is not empty.
 
-        The node is that of the declared value with the same spelling ("01"), else that of the
-        declared value with the word's integer ("1"), else `OTHER_NODE`.
+        The node is that of the declared value that equals the word ("01"), else of the one that
+        equals the word's integer ("1"), else `OTHER_NODE`. `place` maps declared values to nodes.
         """
         return place.get(value, place.get(_plain(value, dialect), OTHER_NODE))
 
@@ -114,8 +114,8 @@ class NumbersQuestion:
     Attributes:
       name: the column's name.
       bounds: the declared range; None: cells are geometric.
-      dates: format of the column's dates, which are counted as days since 1970-01-01; empty if the
-        column holds no dates.
+      dates: format of the column's dates ("iso", or one of `datetime.strptime`), which are counted
+        as days since 1970-01-01; empty if the column holds no dates.
       spelling: encoding of words that are no numbers; None for a declared column, whose words are
         only counted together.
     """
@@ -194,9 +194,9 @@ ColumnQuestion = ValuesQuestion | NumbersQuestion
 
 
 def _plain(value: str, dialect: Dialect) -> str:
-    """Returns a word that denotes an integer as its decimal digits ("01" → "1").
+    """Returns a word that denotes an integer of magnitude below 10^15 in plain digits ("01" → "1").
 
-    A word that denotes an integer of magnitude 10^15 or more, or no integer, is returned unchanged.
+    Any other word is returned unchanged.
     """
     number = number_in_cell(value, dialect)
     return f"{number:.0f}" if abs(number) < 1e15 and number == round(number) else value
@@ -222,8 +222,8 @@ def numbers_in(words: Words, dialect: Dialect) -> NDArray[np.float64]:
 def occurrences(
     words: Words, occurred: Collection[object], dialect: Dialect
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Returns two masks `[N]` of the entries `words`: those equal to a value in `occurred`, and
-    those not empty.
+    """Returns two masks `[N]` of the entries `words`: those equal to a value in `occurred`, as
+    words or as integers ("01" to "1"), and those not empty.
     """
     nodes = as_values("", occurred).places(words, dialect)[:, 0]
     return nodes > OTHER_NODE, nodes > MISSING_NODE

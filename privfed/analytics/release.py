@@ -249,7 +249,7 @@ class SumsRelease(Encoded):
     noise: float
 
     def write(self) -> Self:
-        """Writes this object as JSON to `file` in the run directory, and returns it."""
+        """Writes this object as JSON to the file named `file` in the run directory; returns it."""
         content = dump(self.to_json(), indent=1) + "\n"
         durable.write_atomically(Path(self.run) / self.file, content.encode())
         return self
@@ -298,7 +298,7 @@ def _refuse_unfinished(path: Path, about: Mapping[str, Any], rounds: int, charge
 
     Args:
       path: the run directory.
-      about: the checkpoint's `round` and number of `updates`.
+      about: facts of the last checkpoint: its `round`, and its number of model `updates`.
       rounds: number of rounds of a complete release.
       charges: number of charges in the ledger.
     """

@@ -101,7 +101,7 @@ class Spelling:
         return words
 
     def _largest(self, sums: Reals, bucket: int, std: float) -> bytes | None:
-        """Returns the word that the largest sum at each position spells.
+        """Returns the word whose symbol at each position is the one with the largest sum.
 
         `sums` `[positions, 16]` are those of `bucket`. None if the mean of the largest sums is
         below `_CLEAR` standard deviations of the noise or below 0.5, or if they spell no word of

@@ -37,9 +37,7 @@ class CellCount(Part):
 
 
 class ValueCount(Part):
-    """The number of counted rows whose entry is `value`; if `cut` is True, whose entry begins with
-    `value`.
-    """
+    """The number of counted rows whose entry is `value`, or begins with it if `cut` is True."""
 
     value: str
     count: IntervalEstimate
@@ -97,14 +95,16 @@ class ColumnStatistics(Part):
 class Statistics(Part):
     """The statistics of a release, their guarantee, and the settings of its run.
 
+    A run on the same population needs the settings `data`, `privacy` and `secure` (keys of these
+    sections of the run file), `randomness` and `seed`.
+
     Attributes:
       clients: number of clients.
       rows: number of counted rows.
       rows_of_clients: histogram of clients by number of rows; at most `rows_per_client` rows of
         each client are counted.
       noise: standard deviation of the noise on each entry of the sum of vectors of norm at most 1.
-      run: the directory of the run that made the release. A run on the same population needs the
-        release's `data`, `privacy`, `secure`, `randomness` and `seed`.
+      run: the directory of the run that made the release.
       earlier: directories of earlier runs whose charges are composed with those of this release.
     """
 

@@ -20,14 +20,14 @@ _FINITE = 300.0
 
 @dataclass(frozen=True)
 class CrudeEstimate(Encoded):
-    """Noised counts of the clients at one level of a covariate, at any level of the others.
+    """Noised counts of the clients at one level of a covariate, over all levels of the others.
 
     Attributes:
       clients: noised number of clients.
       occurred: noised number of clients with the outcome.
       proportion: proportion with the outcome; None if `clients` is not positive.
-      low: lower end of the proportion's 95 % interval.
-      high: upper end of the proportion's 95 % interval.
+      low: lower end of the proportion's 95 % interval; 0 if the noise leaves no bound.
+      high: upper end of the proportion's 95 % interval; 1 if the noise leaves no bound.
     """
 
     clients: float
@@ -76,7 +76,7 @@ class CovariateEstimate(Encoded):
       covariate: the name of the covariate.
       levels: estimates for each level, the first of which is the reference; one for a number.
       statistic: chi-squared statistic; its variance is that of sampling and noise. None without a
-        test.
+        test, and for a test that is not chi-squared (random effects).
       degrees: degrees of freedom.
       p_value: p-value of the hypothesis that the covariate has no effect; None without a test.
     """

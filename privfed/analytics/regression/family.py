@@ -65,7 +65,8 @@ class Family(Protocol):
       linear: whether mu = x b; outcomes are then scaled to [-1, 1], and one round at b = 0
         suffices.
       exposed: whether clients may have exposures.
-      limit: largest linear predictor at which mu is not limited to its upper bound.
+      limit: largest linear predictor at which mu is not limited to its upper bound; infinite if mu
+        is never limited.
       burn_in: number of first rounds that are left out of averages: their coefficients are still
         far from the estimate.
     """
@@ -102,11 +103,11 @@ class Family(Protocol):
         """Returns totals over clients that must be visible through the noise for an estimate.
 
         These are the numbers of events and of non-events (logistic), or the sum of counts
-        (Poisson); none for linear regression. The arguments are those of `first`.
+        (Poisson); () for linear regression. The arguments are those of `first`.
         """
 
     def constant(self, most: float) -> float:
-        """Returns the public constant that is added to the linear predictor x b.
+        """Returns the constant that is added to the linear predictor x b: log(M/8) (Poisson) or 0.
 
         `most` is M, the largest outcome.
         """

@@ -108,9 +108,10 @@ class _Model:
         return np.asarray(self.design.T @ (weights[:, None] * self.design))
 
     def fitted(self) -> tuple[Reals, Reals] | None:
-        """Returns coefficients `[k]` and their covariance `[k, k]`; None if there is no estimate.
+        """Returns coefficients `[k]` and their covariance `[k, k]`, by Newton's method.
 
-        Newton's method.
+        None if it does not converge, the information is not positive definite, a coefficient
+        exceeds `_LARGEST`, or `_corrected` returns None.
         """
         fitted = np.zeros(self.design.shape[1])
         for _ in range(_STEPS):
@@ -192,7 +193,7 @@ class _Margins:
     @property
     def visible(self) -> NDArray[np.bool_]:
         """A mask `[l]` of the levels at which both counts, with and without the outcome, exceed 2
-        standard deviations of their noise.
+        standard deviations of their noise (without noise: 1e-9).
         """
         least = max(_VISIBLE * self.noise, _LEAST)
         return np.asarray(np.minimum(self.occurred, self.others) > least)

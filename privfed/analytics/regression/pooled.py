@@ -74,7 +74,8 @@ class PooledRegression(Encoded):
       guarantee: the guarantee with the largest epsilon of a single release; for clients with rows
         in one release.
       together: the guarantee of all releases composed; for clients with rows in all of them.
-      note: why the epsilon of a release is nominal; None if that of none is.
+      note: the reason why a release's epsilon is nominal (of the first such release); None if
+        there is no such release.
     """
 
     runs: tuple[str, ...]
@@ -139,8 +140,8 @@ def _each(texts: Iterable[str]) -> str:
 
 
 def _refuse_others(paths: Sequence[Path]) -> None:
-    """Raises `Refused` unless the runs estimate the same coefficients, and each is another release
-    over another population.
+    """Raises `Refused` unless the runs estimate the same coefficients, by different releases over
+    different populations.
     """
     runs, populations = dict[str, Path](), dict[str, Path]()
     asked = None
@@ -199,7 +200,10 @@ def _covariate(
     regression: Regression,
     random_effects: bool,
 ) -> tuple[CovariateEstimate, dict[str, Heterogeneity]]:
-    """Returns the combined estimates for a covariate, and their heterogeneity by level."""
+    """Returns the combined estimates for a covariate, and their heterogeneity by level.
+
+    `covariate` provides names, and `regression` whether ratios are stated.
+    """
     levels, differences = [], dict[str, Heterogeneity]()
     several = len(covariate.levels) > 1
     for place, level in enumerate(covariate.levels):

@@ -42,12 +42,13 @@ class RegressionRequest:
       by: the columns of covariates. Each is declared by its levels in [data.categories], its bins
         in `cuts`, or its range of numbers in [data.features].
       cuts: ends of the bins [a, b), ascending, by the name of a covariate of binned numbers.
-      occurred: for logistic regression, the entries of `outcome` that mean it occurred; empty: 1.
+      occurred: for logistic regression, the entries of `outcome` that mean it occurred; empty: the
+        entry 1.
       family: "logistic", "linear" or "poisson".
       exposure: the column of exposures of counts, whose range [data.features] declares; "" for
         none.
       rounds: number of rounds, above the family's `burn_in`; None: `burn_in` and four more. Has to
-        be None for a regression that takes one round.
+        be None for a regression of one round (linear, or logistic on levels alone).
       epsilon: epsilon of the release; None: its fraction of the run's budget is
         `budget.statistics`.
       delta: delta of the release; None: the delta of the run file.
@@ -108,7 +109,7 @@ class RegressionRequest:
         }
 
     def _refuse_columns(self) -> None:
-        """Raises `Refused` unless outcome and covariates are named, each covariate once."""
+        """Raises `Refused` unless columns are named, covariates once, and `cuts` by covariate."""
         if not self.outcome or not self.by:
             raise Refused("outcome and by are both needed; name a column, and a list of covariates")
         if repeated := {column for column in self.by if self.by.count(column) > 1}:
@@ -152,7 +153,7 @@ _OTHERWISE = ", or its range {0} = [low, high] in [data.features], or --cut {0}=
 
 
 def _range(ranges: Mapping[str, Any], column: str, option: str) -> Any:
-    """Returns the range declared in [data.features]. Raises `Refused` if a column has none."""
+    """Returns the range of `column` in [data.features]. Raises `Refused` if it has none."""
     if column not in ranges:
         raise Refused(
             f"{option} is {column!r}, but [data.features] does not declare its range, which has to "
@@ -323,7 +324,7 @@ def stated_regression(family: str, columns: ScoreColumns, estimates: Fitted | No
 def _covariate(
     covariate: Covariate, estimates: Fitted | None, part: slice, unit: float, ratio: bool
 ) -> CovariateEstimate:
-    """Returns a covariate's estimates from its coefficients `part`; `unit` rescales outcomes."""
+    """Returns a covariate's estimates from the slice `part` of coefficients, times `unit`."""
     effects, names = None, covariate.names
     if estimates is not None:
         contrasts = covariate.contrasts * unit
@@ -334,7 +335,9 @@ def _covariate(
 
 
 def _warning(kind: Family, columns: ScoreColumns, b: Reals, parts: Sequence[slice]) -> str:
-    """Returns a warning, or "" if no linear predictor in the ranges exceeds the family's limit."""
+    """Returns a warning of bias, or "" if no linear predictor within the declared ranges exceeds
+    the family's `limit`.
+    """
     pairs = zip(columns.covariates, parts, strict=True)
     largest = float(b[0]) + sum(each.largest(b[part]) for each, part in pairs)
     if largest <= kind.limit:

@@ -39,7 +39,10 @@ _AVERAGED = 4
 
 @dataclass(frozen=True)
 class CovariateNumber:
-    """A covariate that is a number: the column `name`, clipped to the public range [low, high]."""
+    """A covariate that is a number: the column `name`, clipped to the public range [low, high].
+
+    The design scales this range to [-1, 1].
+    """
 
     name: str
     low: float
@@ -177,7 +180,7 @@ class ScoreColumns:
 
     @property
     def most(self) -> float:
-        """M, the largest outcome after scaling."""
+        """M, the largest outcome after scaling: for counts their upper bound, otherwise 1."""
         return self.bounds[1] if not (self.family.named or self.family.linear) else 1.0
 
     def of_table(self, rows: ClientRows) -> Reals:

@@ -119,8 +119,8 @@ def fitted(sums: ScoreSums) -> Fitted:
 
 
 def _refuse_few(sums: ScoreSums) -> None:
-    """Raises `NoEstimate` if one of the family's `totals` is at most `_VISIBLE` standard deviations
-    of its noise.
+    """Raises `NoEstimate` if one of the family's `totals` is at most `_VISIBLE` times an upper
+    bound on the standard deviation of its noise.
     """
     std = math.hypot(sums.score_std, math.sqrt(8.0) * sums.information_std)
     if any(total <= _VISIBLE * std for total in sums.family.totals(*sums.first)):

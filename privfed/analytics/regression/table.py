@@ -122,7 +122,7 @@ class RegressionColumns(CountedTable):
 
     @property
     def declared(self) -> list[str]:
-        """The covariates whose levels, bins or bounds are declared."""
+        """The names of the covariates whose levels, bins or bounds are declared."""
         return [*self.levels, *self.cuts]
 
     @property

@@ -148,9 +148,9 @@ def survival_curves(
 
 
 def exposure_sums(bins: int, event: float, censored: float) -> Reals:
-    """Returns weights `[b, 2 b]` by which a group's cells sum to its exposure in each bin.
+    """Returns weights `[b, 2 b]` by which a group's cells (events, then censored) sum to exposures.
 
-    A patient's exposure is the fraction of the bin for which the patient is at risk.
+    A patient's exposure in a bin is the fraction of the bin for which the patient is at risk.
 
     Args:
       bins: number of bins b.
@@ -166,7 +166,7 @@ def visible_counts(counts: Reals, noise: Reals) -> NDArray[np.bool_]:
     """Returns a mask `[b]` of the bins before the first count that may be noise alone.
 
     Args:
-      counts: counts, shape `[b]`; up to 3 standard deviations of its noise, one may be noise alone.
+      counts: counts, shape `[b]`; one up to 3 standard deviations of its noise may be noise alone.
       noise: standard deviations of the noise on `counts`, shape `[b]`.
     """
     return np.logical_and.accumulate(counts > np.maximum(_VISIBLE * noise, _LEAST))
@@ -178,7 +178,7 @@ class _Hazard:
 
     Attributes:
       raw: estimates corrected for bias from noise, `[v]`.
-      monotone: non-decreasing values closest to `raw` (largest difference), but not below 0, `[v]`.
+      monotone: non-decreasing values closest to `raw` in the maximum norm, but not below 0, `[v]`.
       relative: sampling variance divided by the cumulative hazard, `[v]`.
       noise: covariance of the noise in `raw`, `[v, v]`.
       exact: True if the counts have no noise.
@@ -290,7 +290,7 @@ def _log_survival(
 def _nelson_aalen(
     n: Reals, cells: Reals, risk: Reals, events: Reals, noise: Reals, std: float
 ) -> _Hazard:
-    """Returns the Nelson-Aalen estimate from n at risk and events `cells`, in bins of visible n."""
+    """Returns the Nelson-Aalen estimate from n at risk and `cells` events per bin of visible n."""
     bias = (std / n) ** 2 - cells * noise**2 / n**3
     slopes = events / n[:, None] - risk * (cells / n**2)[:, None]
     rates = (1 - np.clip(cells / n, 0.0, 1.0)) / n
@@ -332,7 +332,7 @@ def _crossing(edges: Reals, falling: Reals) -> float | None:
 
 
 def _between(value: Reals, limits: tuple[Reals, Reals]) -> Reals:
-    """Returns lower and upper limits of survival `[2, b]` from those of -log S in visible bins."""
+    """Returns limits of survival `[2, b]` from those of -log S in v bins; then the lower is 0."""
     most = np.exp(-_extended(limits[0], len(value)))
     least = np.zeros_like(value)
     least[: len(limits[1])] = np.exp(-limits[1])

@@ -77,7 +77,10 @@ class HazardRatio(Encoded):
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """Noised events and exposures of g groups in the first v bins, those not omitted.
+    """Noised events and exposures of g groups in the first v bins.
+
+    The v bins precede the first one whose number at risk may be noise alone: over all groups, by
+    `visible_counts`, or in one group, if below one standard deviation of its noise.
 
     Attributes:
       events: events, shape `[g, v]`.
@@ -191,8 +194,8 @@ def hazard_ratios(counts: SurvivalCounts, reference: str) -> tuple[HazardRatio, 
 def _fitted(model: _Model, others: list[int]) -> Reals | None:
     """Returns logarithms of hazard ratios `[g]` at which the score is 0, by Newton's method.
 
-    `others` are the groups other than the reference. None if there is no such point, or a logarithm
-    exceeds `_LARGEST` in magnitude.
+    `others` are the indices of the groups other than the reference, whose logarithm is 0. None if
+    the method does not converge, or a logarithm exceeds `_LARGEST` in magnitude.
     """
     fitted, square = np.zeros(len(model.events)), np.ix_(others, others)
     for _ in range(_STEPS):
