@@ -144,7 +144,7 @@ def ask(path: Path, question: bytes, seconds: float, most: int = 1 << 30) -> byt
             raise ConnectionError(f"{path} did not answer") from cut
 
 
-def refuse_place(path: Path) -> None:
+def refuse_socket_path(path: Path) -> None:
     """Raises `Refused` if no socket can be created at `path`: too long, or without its folder."""
     if (more := len(os.fsencode(path)) - _LONGEST_PATH) > 0:
         raise Refused(
@@ -160,7 +160,7 @@ def _listening(path: Path) -> socket.socket:
 
     Raises what `LocalServer.serving` raises.
     """
-    refuse_place(path)
+    refuse_socket_path(path)
     if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
         _remove_stale(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -15,7 +15,6 @@ file concern the clients of one table; a site folder has one table.
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -46,9 +45,6 @@ from privfed.deploy.site.policy import Code, Declined, Refusal, SpendingLimit
 from privfed.plan.assumed import Assumed, terms_are_whole
 from privfed.plan.assumptions import Incomposable
 
-_LEAST_FREE = 10_000_000
-"""Bytes that a site's disk needs to join a run: receipts, states of sums and the log."""
-
 
 class Receipts:
     """The receipts in the file at `path`; only one process at a time may append.
@@ -65,7 +61,7 @@ class Receipts:
         self._runs: dict[str, RunReceipts] = {}
         self._heads: dict[Receipt, str] = {}
         self._gates: dict[SpendingLimit, Gate] = {}
-        self._failed = False
+        self.failed = False
         for number, link in enumerate(links, start=1):
             try:
                 self._take(read_line(link), link["hash"])
@@ -300,18 +296,6 @@ class Receipts:
             "lost": self.lost,
         }
 
-    def refuse_unwritable(self) -> None:
-        """Declines if a receipt could not be written, or the disk has less than 10 MB left.
-
-        A site that fails in every round would spend the budgets of all other sites.
-        """
-        if self._failed or shutil.disk_usage(self.path.parent).free < _LEAST_FREE:
-            reason = (
-                f"{self.path} cannot be written: its disk is full, or an earlier write failed; "
-                "free space, and start the agent again"
-            )
-            raise Declined(Refusal(Code.STORAGE, reason))
-
     def _head_of(self, receipt: Receipt) -> str | None:
         """Returns the hash of the line of an equal receipt; None if there is no such line."""
         run = self._runs.get(receipt.run)
@@ -335,16 +319,16 @@ class Receipts:
         """Appends a line durably. Raises `LedgerBroken` if another process changed the file."""
         self._refuse_another_writer()
         text, link = chain.sealed(self.head, line.to_json())
-        self._failed = True  # until the line is durable: a part of it may be in the file
+        self.failed = True  # until the line is durable: a part of it may be in the file
         durable.append(self.path, text)
         if self.witness is not None:
             self.witness.append(text)
         self._take(line, link["hash"])
         self._size += len(text)
-        self._failed = False
+        self.failed = False
 
     def _refuse_another_writer(self) -> None:
-        if self._failed or self.torn or self.path.stat().st_size != self._size:
+        if self.failed or self.torn or self.path.stat().st_size != self._size:
             raise LedgerBroken(
                 f"{self.path}: another process wrote to this file, or a line could not be written; "
                 "start the site again"

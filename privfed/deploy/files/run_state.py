@@ -196,3 +196,12 @@ class RunState:
             write_atomically(self.folder / "declaration", declaration)
         finally:
             os.umask(before)
+
+
+def stored_questions(folder: Path) -> dict[str, bytes]:
+    """Returns the last question that a site stored in `folder` for each run, by the run's hash.
+
+    Runs without a stored question are left out.
+    """
+    stored = {each.name: RunState(each).parties.question for each in folder.glob("*")}
+    return {run: question for run, question in stored.items() if question is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +12,9 @@ from privfed.deploy.files.run_state import LedgerCopy
 from privfed.deploy.messages.questions import Question
 from privfed.deploy.site.policy import Code, Declined, Refusal, SpendingLimit
 from privfed.run.setup import Setup
+
+_LEAST_FREE = 10_000_000
+"""Bytes that a site's disk needs to join a run: receipts, states of sums and the log."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +77,25 @@ class Admission:
         Does nothing after the last round. Call it when a run is declared, so that the coordinator
         charges no round that this site would decline.
         """
-        self.receipts.refuse_unwritable()
+        self._refuse_without_space()
         last, rounds = self.receipts.last(self.run), self.setup.plan.config.run.rounds
         following, nothing = last.round + 1 if last else 1, "0" * 64
         if following <= rounds:
             receipt = self._receipt(following, 0, nothing, nothing)
             self.receipts.refuse(receipt, self.limit(), rounds)
+
+    def _refuse_without_space(self) -> None:
+        """Declines if a receipt could not be written, or the site's disk is nearly full.
+
+        A site that fails in every round would spend the budgets of all other sites.
+        """
+        path = self.receipts.path
+        if self.receipts.failed or shutil.disk_usage(path.parent).free < _LEAST_FREE:
+            reason = (
+                f"{path} cannot be written: its disk is full, or an earlier write failed; free "
+                "space, and start the agent again"
+            )
+            raise Declined(Refusal(Code.STORAGE, reason))
 
     def _receipt(self, round: int, exchange: int, model: str, question: str) -> Receipt:
         plan = self.setup.plan

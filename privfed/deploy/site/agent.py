@@ -10,18 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from privfed.core.errors import Broken, Busy, Refused
-from privfed.deploy.carriers.local_socket import LocalServer, refuse_place
+from privfed.deploy.carriers.local_socket import LocalServer, refuse_socket_path
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.files.federation_file import FederationFile
 from privfed.deploy.files.keys import PublicKey, SiteKey
 from privfed.deploy.files.receipts import Receipts
+from privfed.deploy.files.run_state import stored_questions
 from privfed.deploy.files.site_folder import SiteFolder
 from privfed.deploy.files.witness import ReceiptsWitness
 from privfed.deploy.messages.declaration import Declaration
 from privfed.deploy.messages.envelope import Envelope, Kind, Reply, answered, greeting
 from privfed.deploy.messages.place import Place
 from privfed.deploy.site.agent_log import event
-from privfed.deploy.site.joining import CONCURRENT_RUNS, Membership, stored_questions
+from privfed.deploy.site.joining import CONCURRENT_RUNS, Membership
 from privfed.deploy.site.policy import Declined, LocalPolicy
 from privfed.deploy.site.run_party import RunParty
 from privfed.deploy.site.status import DeclinedCounts
@@ -161,7 +162,7 @@ def open_member(folder: SiteFolder, alone: bool = True) -> Membership:
     LocalPolicy.read(folder.policy)
     table = SiteTable.read(folder.data)
     population, witness = table.population, table.witness_path
-    questions = stored_questions(folder)
+    questions = stored_questions(folder.state)
     if alone:
         receipts = Receipts.recover(folder.receipts, witness)
     else:
@@ -217,7 +218,7 @@ def serving(folder: SiteFolder, path: Path | None = None) -> Iterator[Membership
     """
     with held_alone(folder.path, Busy(f"another agent serves {folder.path}; stop it first")):
         answers_at = path or folder.socket
-        refuse_place(answers_at)  # before runs are resumed, which takes longer
+        refuse_socket_path(answers_at)  # before runs are resumed, which takes longer
         member = open_member(folder)
         with (
             _linked(folder.socket, answers_at),

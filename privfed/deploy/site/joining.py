@@ -299,15 +299,6 @@ def _without_columns(reason: str) -> Refusal | None:
     return Refusal(Code.TABLE, reason) if reason else None
 
 
-def stored_questions(folder: SiteFolder) -> dict[str, bytes]:
-    """Returns the last question that the site in `folder` stored for each run, by the run's hash.
-
-    Runs without a stored question are left out.
-    """
-    stored = {each.name: RunState(each).parties.question for each in folder.state.glob("*")}
-    return {run: question for run, question in stored.items() if question is not None}
-
-
 def _unapproved(approval: Approval, folder: Path) -> str:
     """Returns the reason (for the site's log) for declining a run whose decision is `approval`."""
     return (
