@@ -46,6 +46,7 @@ path = "../stays.csv"
 client = "patient"
 clients = 500
 rows = 5
+reading = 15.0
 END
     as "$1" "$privfed" site check "$home/site" "$run" > "$folder/$site.check"
     setpriv --reuid="$1" --regid="$1" $drop env HOME="$home" \
