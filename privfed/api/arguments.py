@@ -74,10 +74,10 @@ def configuration(
 
 
 def _loss_of_outputs(config: Config) -> Any:
-    """Returns the loss for two classes that suits the outputs of a user's network.
+    """Returns the name of the loss for two classes that suits the outputs of a user's network.
 
     The network is run on a synthetic example of the declared form; if that fails, the loss is
-    unchanged, and the run is refused later.
+    unchanged, and the run is refused later. The loss of a built-in model is also unchanged.
 
     Raises:
       Refused: if the network has neither one output nor two.

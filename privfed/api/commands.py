@@ -105,7 +105,7 @@ def audit(
       head: a recorded head of the ledger of one run, which detects truncation and changes.
 
     Returns:
-      The facts that `privfed audit --json` prints.
+      The values that `privfed audit --json` prints.
 
     Raises:
       Refused: if there is no run, the accountant is unknown, `head` is given for several runs, or

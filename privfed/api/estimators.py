@@ -103,7 +103,10 @@ class _Federated(BaseEstimator, ABC):  # type: ignore[misc]
 
     @abstractmethod
     def _of_label(self, y: np.ndarray) -> tuple[Any, dict[str, Any]]:
-        """Returns the column of the label, and the keys that declare it; may raise `Refused`."""
+        """Returns the column of the label, and the keys that declare it.
+
+        Raises `Refused` if a class in `y` is not declared, or if there is only one class.
+        """
 
     def _predicted(self, X: Any) -> Any:
         """Returns the table of predictions for the rows `X` `[n, d]`."""

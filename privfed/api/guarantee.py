@@ -45,7 +45,7 @@ def audit_function(
       confidence: the confidence level of the test.
 
     Returns:
-      The facts of the audit; `refuted` is true if the releases contradict the claim.
+      The result of the audit; `refuted` is true if the releases contradict the claim.
 
     Raises:
       Refused: if `releases` is too small, `confidence` is outside (0, 1), the claim is incomplete,

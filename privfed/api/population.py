@@ -204,7 +204,11 @@ def _shapes(keys: Mapping[str, Any]) -> array_table.ArrayShapes:
 
 
 def _source(rows: Any, test: Any, missing_words: Sequence[str]) -> dict[str, Any]:
-    """Returns the keys of [data] that state where the rows are: in a file, or in an object."""
+    """Returns the keys of [data] that state where the rows are: in a file, or in an object.
+
+    Entries in `missing_words` count as missing in an object. Raises `Refused` if only one of `rows`
+    and `test` is a path.
+    """
     if isinstance(rows, PathLike | str) != isinstance(test, PathLike | str) and test is not None:
         kinds = f"{type(rows).__name__} and {type(test).__name__}"
         raise Refused(f"rows and test are {kinds}; expected both as paths, or both as tables")

@@ -231,7 +231,10 @@ class InProgress:
 
 
 def refuse_no_function(name: str, callback: object, of: str) -> None:
-    """Raises `Refused` unless the argument `name` is None or callable; `of` is its parameter."""
+    """Raises `Refused` unless `callback` is None or callable.
+
+    The message names the argument `name`, and `of` describes what the function receives.
+    """
     if callback is not None and not callable(callback):
         raise Refused(f"{name} is {callback!r}; expected a function of {of}")
 

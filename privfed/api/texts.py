@@ -117,7 +117,10 @@ class Texts(Arrays):
         return self._inputs(list(texts), "the texts")[0]
 
     def _arrays(self, passed: Any, called: str) -> Any:
-        """Returns the inputs of one client's texts; with declared labels, (inputs, labels)."""
+        """Returns the inputs of one client's texts; with declared labels, (inputs, labels).
+
+        `called` names the texts in messages.
+        """
         texts, y = passed if isinstance(passed, tuple) and len(passed) == 2 else (passed, None)
         texts = None if isinstance(texts, str) or not isinstance(texts, Iterable) else [*texts]
         if texts is None or not all(isinstance(each, str) for each in texts):
@@ -141,7 +144,10 @@ class Texts(Arrays):
         return inputs, labels[rows]
 
     def _inputs(self, texts: list[str], called: str) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Returns the inputs `[n, window]`, and the index `[n]` of each input's text."""
+        """Returns the inputs `[n, window]`, and the index `[n]` of each input's text.
+
+        `called` names the texts in messages.
+        """
         windows, rows = [], []
         for row, tokens in enumerate(self._tokens(texts, called)):
             for window in self._windows(tokens):
@@ -168,7 +174,10 @@ class Texts(Arrays):
         return 0 if padding is None else int(padding)
 
     def _tokens(self, texts: list[str], called: str) -> list[Sequence[int]]:
-        """Returns the token ids of each text. Raises `Refused` if the tokenizer fails."""
+        """Returns the token ids of each text.
+
+        Raises `Refused` if the tokenizer fails; `called` names the texts in the message.
+        """
         tokenizer = self._tokenizer
         if not texts:
             return []

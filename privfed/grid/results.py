@@ -90,7 +90,7 @@ def row(
     result: Mapping[str, Any],
     joint: Mapping[str, Any],
 ) -> Row:
-    """Returns the row of one run: varied keys, seed, status, metrics, and the terms of its epsilon.
+    """Returns the row of one run: varied keys, seed, status, metrics, guarantee, run time.
 
     Args:
       values: the values of the varied keys.
@@ -169,7 +169,7 @@ def measures_of(keys: Sequence[str], rows: Sequence[Row]) -> list[str]:
 def ordered_columns(keys: Sequence[str], rows: Sequence[Row]) -> list[str]:
     """Returns the columns of `rows` in the order in which tables have them.
 
-    The order is: keys, seed and status, metrics, facts of the run, epsilon by accountant, joint
+    The order is: keys, seed and status, metrics, guarantee (`_FACTS`), epsilon by accountant, joint
     guarantee, and seconds, version and cell. The columns `keys` are always included, other columns
     if any row has them.
     """

@@ -53,7 +53,7 @@ def less_is_better(loss: Loss, measure: str) -> bool:
     """Whether lower values of the metric `measure` are better.
 
     The loss declares this for its first metric, and for columns derived from it (their names begin
-    with its name).
+    with its name). Of all other metrics, lower is better if the name ends with "loss".
     """
     return loss.lower_is_better if measure.startswith(loss.measure) else measure.endswith("loss")
 
@@ -118,7 +118,7 @@ def _only(losses: Sequence[Loss], key: str, instead: str) -> str:
 
 
 def summary(keys: Sequence[str], rows: Sequence[Row]) -> list[Row]:
-    """Returns a row per combination of values of `keys`, with statistics over its seeds done."""
+    """Returns a row per combination of values of `keys`, with statistics over completed runs."""
     cells: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         cells.setdefault(tuple(row.get(key) for key in keys), []).append(row)
@@ -305,7 +305,7 @@ def write_cells(
 
 
 def _round_rows(files: Files, cell: Cell, result: Result) -> Iterator[Row]:
-    """Yields the metrics of a cell's run by round, with `TOTALS` so far; skips unreadable lines."""
+    """Yields a row per evaluated round, with sums of `TOTALS` so far; skips unreadable lines."""
     path = folder_of(files, cell) / "run" / "metrics.jsonl"
     outcome = result["outcome"]
     lines = regular.read_text(path, errors="replace").splitlines() if path.exists() else []

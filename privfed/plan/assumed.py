@@ -60,7 +60,7 @@ def _refuse_other_types(lists: Iterable[Iterable[object]], counts: Mapping[str, 
 
 @contextlib.contextmanager
 def terms_are_whole() -> Iterator[None]:
-    """Returns a context manager: errors in parsing a ledger's terms become `LedgerBroken`."""
+    """Returns a context manager: errors in parsing terms of a ledger line become `LedgerBroken`."""
     try:
         yield
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
@@ -98,7 +98,7 @@ class Assumed:
     noise: tuple[CountedNoise, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the object under "assumes" in a ledger's terms."""
+        """Returns the object under "assumes" in the terms that a ledger's first line states."""
         return {
             "trusts": list(self.trusts),
             "trusted_parties": list(self.trusted_parties),
@@ -125,7 +125,7 @@ class Assumed:
     @classmethod
     @terms_are_whole()
     def from_terms(cls, terms: Mapping[str, Any]) -> Self | None:
-        """Returns the assumptions in a ledger's `terms`.
+        """Returns the assumptions in the `terms` that a ledger's first line states.
 
         Older ledgers have no "assumes", but state the trusted server and the sites under other
         keys, from which the assumptions follow. If noise is distributed, these keys do not state
@@ -269,9 +269,11 @@ def _colluders(config: Config) -> float:
 
 
 def _counted_noise(config: Config, limits: Limits, aborts: float) -> CountedNoise:
-    """Returns the division, among the parties of sums within `limits`, of the noise that counts.
+    """Returns the division of the counted noise among pairs of clients, sites, or clients.
 
-    `aborts` is the abort probability that the charge of a round includes.
+    Counted noise is the part of distributed noise on which the guarantee depends. `limits` are the
+    size limits of the run's sums, and `aborts` is the abort probability that a round's charge
+    includes.
     """
     protocol, size = config.row_hiding, config.sampler.size
     if config.joint_noise is not None:

@@ -125,10 +125,10 @@ def _ratio(noise: CountedNoise, against: str, assumed: Assumed, now: Assumed) ->
 def _with_less_noise(event: Event, ratio: float, aborts: float | None) -> Event:
     """Returns the event with the variance of its noise multiplied by `ratio`.
 
-    `aborts` is the slack (delta) charged for visible aborts; None unless the event is against
-    readers. Against readers, sampling does not amplify privacy if there are Byzantine clients,
-    because the noise reveals the number of survivors. The event then has no amplification, and
-    aborts cost nothing.
+    `aborts` is the slack (delta) charged for aborts that readers of the releases see; None unless
+    the event is against these readers. Against them, sampling does not amplify privacy if there are
+    Byzantine clients, because the noise reveals the number of survivors. The event then has no
+    amplification, and aborts cost nothing.
     """
     match event.release:
         case Unprotected():

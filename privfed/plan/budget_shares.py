@@ -80,7 +80,7 @@ def _solved_noise(plan: Plan, cost: RoundCost) -> float:
 
 
 def _more_rounds(plan: Plan) -> str:
-    """Returns advice on raising `run.rounds` within the budget, at the same noise."""
+    """Returns advice on raising `run.rounds` at the same noise, or that no further round fits."""
     privacy, rounds, before = plan.config.privacy, plan.config.run.rounds, plan.before.spending
     if plan.evaluation is not None:
         return "raise run.rounds"

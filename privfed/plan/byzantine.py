@@ -61,12 +61,12 @@ def refuse_more_culprits(plan: Plan, round: int, culprits: int) -> None:
 
     Args:
       plan: the plan of the run.
-      round: the next round.
+      round: the number of the next round, from 1.
       culprits: the number of parties proved to be Byzantine.
 
     Raises:
-      TooManyByzantine: if there are more than the guarantee tolerates, or their absence makes
-        aborts reveal who was sampled.
+      TooManyByzantine: if there are more than the guarantee tolerates, or if their absence causes
+        uncharged aborts, which reveal who was sampled.
     """
     refuse_uncharged_aborts(plan, culprits, (plan.event_in(round), plan.other_in(round)))
     limit = byzantine_limit(plan)
@@ -89,7 +89,7 @@ def refuse_uncharged_aborts(plan: Plan, culprits: int, events: Iterable[Event | 
     Args:
       plan: the plan of the run.
       culprits: the number of excluded parties.
-      events: the charges of a round.
+      events: the charges of a round; None for a guarantee that the run does not have.
 
     Raises:
       TooManyByzantine: if there are excluded clients, and an event requires a secret cohort.
@@ -179,9 +179,9 @@ def rests_on_a_secret_draw(plan: Plan) -> bool:
 
 
 def _aborts_reveal_cohort(plan: Plan, events: Iterable[Event | None]) -> bool:
-    """Whether one of `events` requires a secret cohort, which dropouts would reveal.
+    """Whether one of `events` that is not None requires a secret cohort, which dropouts reveal.
 
-    If sites are the parties, dropouts do not depend on the sampling of clients.
+    False if sites are the parties: dropouts then do not depend on the sampling of clients.
     """
     if plan.cost.limits.sites:
         return False

@@ -36,7 +36,7 @@ def counted_priors(terms: Mapping[str, Any]) -> tuple[Priors, str]:
     the ledger's assumptions.
 
     Args:
-      terms: the terms of the ledger.
+      terms: the terms that the ledger's first line states.
 
     Raises:
       LedgerBroken: for malformed terms.
@@ -117,7 +117,8 @@ def planned_guarantee(rounds: int, ledger: Ledger, accountant: str) -> Guarantee
 def planned_others(rounds: int, ledger: Ledger) -> tuple[Guarantee, ...]:
     """Returns the guarantees for examples and against the other party, for all planned `rounds`.
 
-    No budget limits these guarantees, and earlier runs state no planned charges for them.
+    Each is left out if the run does not have it. No budget limits these guarantees, and earlier
+    runs state no planned charges for them.
     """
     terms, (before, _) = ledger.terms, counted_priors(ledger.terms)
     caveat = _caveat(rounds, ledger, before, headline=False)
@@ -258,7 +259,7 @@ def other_guarantee(
       runs: the earlier runs that count.
       delta: the delta of the guarantee.
       uncovered: the reason why a starting model is not covered, if it is not.
-      clients: the declared number of clients.
+      clients: the declared number of clients, which the guarantee states; 0 if unknown.
     """
     together = [spending, *(prior.other or {} for prior in runs)]
     silent = [prior.path for prior in runs if prior.other is None]

@@ -45,11 +45,17 @@ class EvaluationCost:
     ratio: float
 
     def event(self, noise: float | None) -> Event:
-        """Returns the charge of an evaluation round if training has noise multiplier `noise`."""
+        """Returns the charge of an evaluation round if training has noise multiplier `noise`.
+
+        None means a mechanism without noise.
+        """
         return self.cost.event(self.noise(noise))
 
     def noise(self, noise: float | None) -> float | None:
-        """Returns the noise multiplier of evaluation rounds if that of training is `noise`."""
+        """Returns the noise multiplier of evaluation rounds if that of training is `noise`.
+
+        None for None, which means no noise.
+        """
         return None if noise is None else noise * self.ratio
 
     def spending(self, noise: float) -> Spending:

@@ -84,7 +84,7 @@ class Combination:
 
 
 def combinations(written: Raw, axes: Mapping[str, Sequence[str]]) -> Iterator[Combination]:
-    """Yields the result of `combination` for each combination of the names in `axes`, by kind."""
+    """Yields `combination` of `written` and each combination of the names in `axes`, by kind."""
     for names in itertools.product(*axes.values()):
         yield combination(written, dict(zip(axes, names, strict=True)))
 

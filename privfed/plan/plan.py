@@ -105,7 +105,7 @@ class Plan:
 
     @property
     def spent(self) -> Spending:
-        """The charges of all rounds; for a candidate of private tuning, the choice's one charge."""
+        """The charges of all rounds; for a candidate of private tuning, only the choice's own."""
         return spending_of(self.config, self.spending(self.config.run.rounds))
 
     def spending_of_any(self, rounds: int) -> Spending:
@@ -142,7 +142,7 @@ class Plan:
         return examples_guarantee(spending, before.runs, dp.delta, before.uncovered)
 
     def other_party(self, rounds: int) -> Guarantee | None:
-        """Returns the guarantee of `rounds` rounds against the other party; None if `other` is."""
+        """Returns the guarantee of `rounds` rounds against the other party; None if none exists."""
         if self.other is None:
             return None
         against, delta = OTHER_PARTY[self.config.against], self.config.privacy.delta
@@ -284,7 +284,7 @@ def _resumes_budgeted_run(config: Config) -> bool:
 def _noise(
     config: Config, cost: RoundCost, evaluations: EvaluationCost | None, earlier: Spending
 ) -> float | None:
-    """Returns the noise multiplier: as configured, first planned, or solved; None without noise."""
+    """Returns the noise multiplier: configured, else first planned, else solved; None for none."""
     privacy, rounds = config.privacy, config.run.rounds
     if not _resumes_budgeted_run(config):
         if cost.limits.sites:
@@ -313,7 +313,7 @@ def _accounted(cost: RoundCost) -> Iterator[None]:
 
 
 def _refuse_unsound(config: Config, mechanism: Mechanism, event: Event) -> None:
-    """Raises `Refused` if noise cannot be added, or a mechanism that is not private claims some."""
+    """Raises `Refused` if noise cannot be added, or a mechanism without it claims protection."""
     if mechanism.private:
         mechanism.noise_on_update(config.sampler.size)  # raises if it cannot be added
     elif not isinstance(event.release, Unprotected):

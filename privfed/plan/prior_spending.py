@@ -36,8 +36,7 @@ class Prior:
       head: head of its ledger when it was counted.
       spending: its charges against the party `against`.
       against: the party of `spending`; None: all parties that the run does not trust.
-      other: its charges against the other party of distributed noise; None if no ledger states
-        them.
+      other: its charges against the other party of distributed noise; None if none are stated.
       lineage: the runs that trained its initial model.
     """
 
@@ -112,7 +111,7 @@ class Prior:
     def of(
         cls, path: str, ledger: Ledger, planned: Spending | None = None, odometer: bool = False
     ) -> Prior:
-        """Returns the entry of the run at `path` with this `ledger` and these attributes."""
+        """Returns the entry of the run at `path`; `planned` and `odometer` are its attributes."""
         terms, run, head = ledger.terms, str(ledger.terms.get("id")), ledger.head().hex()
         return cls(
             path,
@@ -160,7 +159,9 @@ class Prior:
         return [ledger for ledger in ledgers if ledger.holds(bytes.fromhex(self.head))]
 
     def toward(self, against: str | None) -> Prior | None:
-        """Returns this run with its charges against `against` as `spending`; None if unknown."""
+        """Returns this run with its charges against the party `against` (None: all untrusted
+        parties) as `spending`; None if they are unknown. If the party changes, `planned` is None.
+        """
         if against == self.against:
             return self
         if self.other is None or OTHER_PARTY.get(str(self.against)) != against:
@@ -304,8 +305,7 @@ def charged_under(
 def planned_by(rounds: int, ledger: Ledger) -> Spending:
     """Returns the charges of a run if it completes all its planned `rounds`.
 
-    The ledger's first line states their events. Further charges in the ledger, for example of later
-    evaluations, are included.
+    The ledger's first line states their events. Further charges in the ledger are included.
     """
     return _planned(rounds, ledger) | Counter(_charged(ledger))
 

@@ -89,7 +89,7 @@ class RoundCost:
 
         Args:
           rounds: the number of rounds.
-          epsilon: the budget; infinite: no noise.
+          epsilon: the budget; if it is infinite, the result is 0.
           delta: the delta of the budget.
           accountant: the accountant to use.
           prior: charges before these rounds.

@@ -14,10 +14,10 @@ from privfed.core.registry import BUILT_IN
 def rule_of(config: Config) -> SumRule | RowRule:
     """Returns the aggregation rule in the form that a run uses.
 
-    The terms of a rule by sums are bounded by the clipping norm if noise is added to them. A rule
-    is applied to rows if it has pre-aggregators or if pairs of clients share noise. A robust rule
-    that has both forms is also applied to rows if the server receives rows: it then needs only one
-    upload.
+    The vectors that a rule by sums adds up are bounded by the clipping norm if the mechanism is
+    private. A rule is applied to rows if it has pre-aggregators or if pairs of clients share noise.
+    A robust rule that has both forms is also applied to rows if the server receives rows: it then
+    needs only one upload.
 
     Raises:
       Refused: if the configured rule is not an aggregation rule, or its keys are invalid.
@@ -44,7 +44,10 @@ _ANSWERS_FOR_SUMS = ("uploads", "extra", "remembers", "center_after")
 
 
 def _refuse_answers_for_sums(rule: SumRule | RowRule, name: str) -> None:
-    """Raises `Refused` if a rule on rows defines one of `_ANSWERS_FOR_SUMS`."""
+    """Raises `Refused` if a rule on rows defines an attribute reserved for rules by sums.
+
+    These are the attributes in `_ANSWERS_FOR_SUMS`; `name` names the rule in the message.
+    """
     if isinstance(rule, SumRule):
         return
     kind = type(rule)
@@ -68,7 +71,7 @@ def _sums_only(config: Config) -> bool:
 
 
 def _bounded(rule: SumRule | RowRule, clip: float | None) -> SumRule | RowRule:
-    """Returns `rule`, completed by `within(clip)` if it is a rule by sums.
+    """Returns `rule`; a rule by sums is completed for the clipping norm `clip` (None: no noise).
 
     Raises `ValueError` if the rule's keys are missing, or do not fit `clip`.
     """

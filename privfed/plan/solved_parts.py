@@ -89,8 +89,9 @@ def _solved(config: Config) -> Config:
 def _grouped(config: Config, sampler: InGroups, earlier: Spending) -> Config:
     """Returns `config` with the number of groups and, if the mechanism has bands, of bands.
 
-    Without bands, the number of groups is the first possible one. With configured bands, it is the
-    first one that suffices for them. Otherwise both numbers minimise the noise on the model.
+    Without bands, the number of groups is the smallest possible one. With configured bands, it is
+    the smallest that is at least their number. Otherwise both numbers minimise the noise on the
+    model. Raises `Refused` if too few groups are possible.
     """
     mechanism, possible = config.mechanism, sampler.possible_groups()
     if not isinstance(mechanism, InBands):

@@ -128,7 +128,7 @@ def _averaging(algorithm: Algorithm, network: Network) -> Algorithm:
 
 
 def _refuse_averages(config: Config, network: Network) -> None:
-    """Raises `Refused` if a key does not support the model's averages of running statistics."""
+    """Raises `Refused` if running statistics are averaged, but a key does not support that."""
     names, data = config.names, config.data
     refused = (
         (
@@ -191,7 +191,7 @@ def evaluation_of(
 
 
 def _seconds_to_score(network: Network, federation: Federation) -> float:
-    """Returns the seconds to score the test set, 0 if empty; refuses a complete one that fails."""
+    """Returns the seconds to score the test set, 0 if empty. `Refused` passes if it is complete."""
     if not len(federation.test):
         return 0.0
     began = time.perf_counter()

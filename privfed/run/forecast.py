@@ -38,7 +38,7 @@ class Forecast:
       noise: Expected norm of the noise on that average; None without privacy.
       parties: Number of parties of a sum: the cohort, or all sites.
       seconds: Time for all rounds and evaluations, and for crafting canaries' examples.
-      examples: Estimated examples per client, from public facts; two batches if there are none.
+      examples: Estimated examples per client, from public data; two batches if unknown.
       guessed: Whether `examples` is the default of two batches.
       encoded: Ratio of the norm bound of an encoded row to that of the row; 1 without a secure sum.
       aborts: Upper bound on the probability that a round aborts.
@@ -142,7 +142,7 @@ def round_exchange(
 def _upload(
     plan: Plan, algorithm: Algorithm, parameters: int, shapes: ShapesByName | None
 ) -> float:
-    """Bytes that a party sends in an exchange: compressed, or as the sum's protocol requires."""
+    """Bytes of a party's message: compressed, or as the sum's protocol requires."""
     layout, cohort = algorithm.objective.layout(parameters), round(algorithm.sampler.size)
     width = algorithm.mechanism.width(algorithm.wire(layout))
     bits = plan.config.compression.bits(_shapes(parameters, shapes))

@@ -159,7 +159,7 @@ class RunCanaries(Protocol):
     """The canaries of a run, and the log of the observations about each canary."""
 
     def hear(self, round: int, released: list[Tensor]) -> None:
-        """Logs the observations of the release `released` of `round`, which is replayed.
+        """Logs the observations of `released`, the stored releases of a replayed `round`.
 
         If a round has several records, the last one counts.
         """

@@ -127,7 +127,7 @@ def _correlation(plan: Plan) -> dict[str, Any]:
 
 
 def _chosen(setup: Setup) -> dict[str, Any]:
-    """Returns the event and the charge of private tuning, if it chose this run among candidates."""
+    """Returns the event and the charge of private tuning that chose this run; otherwise empty."""
     plan = setup.plan
     if plan.config.chosen is None:
         return {}
@@ -158,7 +158,10 @@ def _against(setup: Setup) -> dict[str, Any]:
 
 
 def _other_of_evaluation(plan: Plan) -> dict[str, Any]:
-    """Returns both events of an evaluation round: the charged one, and the other guarantee's."""
+    """Returns the event that an evaluation round charges, and that of the other guarantee.
+
+    Empty if clients do not evaluate, or if there is no other guarantee.
+    """
     evaluation = plan.evaluation
     if evaluation is None or evaluation.other is None:
         return {}
@@ -170,6 +173,7 @@ def _sites(setup: Setup) -> dict[str, Any]:
     """Returns the declared number of sites and, if sites are parties, the numbers in the proof.
 
     Parties are fixed before the run, so these terms do not reveal whether a site has no clients.
+    Empty without sites.
     """
     data, limits = setup.plan.config.data, setup.plan.cost.limits
     if not data.sites:
@@ -196,7 +200,11 @@ def _attack(config: Config) -> dict[str, Any]:
 
 
 def _secure(setup: Setup) -> dict[str, Any]:
-    """Returns the terms of the protocol that sums rows, with what each party sees."""
+    """Returns the name of the protocol that sums rows, and the text on what each party sees.
+
+    Also states whether cryptography is executed and, for a secure sum, the ratio by which encoding
+    may increase a row's norm.
+    """
     config = setup.plan.config
     name, simulate = config.names["protocol"], config.secure.simulate
     ran = config.secured and simulate == "messages"

@@ -89,12 +89,15 @@ class ClientEvidence:
 
     @property
     def differs(self) -> Mask:
-        """Mask `[n]` of clients that differ from their cohorts."""
+        """Mask `[n]` of clients that differ from their cohorts, at false discovery rate `LEVEL`."""
         return benjamini_yekutieli(self.p_differs, LEVEL)
 
     @property
     def named(self) -> Mask:
-        """Mask `[n]` of clients that differ from honest clients; all False if these are unknown."""
+        """Mask `[n]` of clients that differ from honest clients, at false discovery rate `LEVEL`.
+
+        All False if the honest clients are unknown.
+        """
         if self.p_honest is None:
             return np.zeros(len(self.score), dtype=bool)
         return benjamini_hochberg(self.p_honest, LEVEL)

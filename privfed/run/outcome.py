@@ -26,7 +26,7 @@ class RoundRecord:
     unless they are enabled.
 
     `warning` states, once per start or resume, that the model is worse than the baseline, and what
-    to change.
+    to change; otherwise it is "".
     """
 
     round: int

@@ -34,7 +34,7 @@ def sites_of(config: Config) -> Sites:
 
 
 def represented(config: Config) -> bool:
-    """Whether synthetic clients, more than `_FEW`, are represented by fewer in plans."""
+    """Whether plans represent all clients by fewer: there are more than `_FEW`, all synthetic."""
     return config.data.clients > _FEW and not config.source.holds_real_clients
 
 

@@ -68,14 +68,20 @@ Trying = Callable[[str, int, int], object]
 
 @dataclass(frozen=True)
 class _Trials:
-    """Short simulated runs on `population`: `setup` without noise, `clipped` with noise or None."""
+    """Short simulated runs on `population`; `setup` prepares them without noise.
+
+    `clipped` prepares them with clipping and noise; None unless "privacy.clip" is "auto".
+    """
 
     population: Federation
     setup: Setup
     clipped: Setup | None
 
     def loss(self, rate: float, mechanism: Mechanism | None = None) -> float:
-        """The loss of a simulated run's final model at the rate `rate`; infinite if it diverges."""
+        """The loss of a simulated run's final model at the rate `rate`; infinite if it diverges.
+
+        The run has no noise, or the `mechanism` if it is given and `clipped` is not None.
+        """
         setup = self.setup
         if mechanism is not None and self.clipped is not None:
             setup = self.clipped
@@ -209,7 +215,11 @@ def _best(losses: Mapping[float, float], otherwise: float) -> float:
 
 
 def _public(federation: Federation) -> tuple[Examples, str]:
-    """Returns enough public test examples and their origin, or else synthetic ones and ""."""
+    """Returns up to `_MOST_EXAMPLES` public test examples, and a text with their number.
+
+    Returns synthetic examples and "" if there are fewer than `_LEAST_EXAMPLES`, if the test set is
+    incomplete, or if it belongs to clients that also train.
+    """
     test = federation.test
     private = federation.shared or federation.test_is_few
     if len(test) < _LEAST_EXAMPLES or private:
@@ -223,8 +233,8 @@ def _public(federation: Federation) -> tuple[Examples, str]:
 def _population(public: Examples, federation: Federation, config: Config) -> Federation:
     """Divides the `public` examples among simulated clients; all of them are also the test set.
 
-    Each client has the number of examples that public facts make likely, at most
-    `_MOST_PER_CLIENT`.
+    Each client has the estimated number of examples per client (by default two batches), at most
+    `_MOST_PER_CLIENT`, and few enough for the clients of one round of `_SHORT`.
     """
     typical = round(federation.typical or 2 * config.client.batch_size)
     each = max(min(typical, _MOST_PER_CLIENT, len(public) // _SHORT[1]), 1)
@@ -256,7 +266,10 @@ def _prepared(
     prepare: Prepare,
     synthetic: bool,
 ) -> _Trials:
-    """Returns the simulated runs, prepared; a model labels the examples if they are `synthetic`."""
+    """Returns simulated runs of `rounds` rounds with `cohort` clients each, not yet executed.
+
+    If the examples are `synthetic`, a perturbed copy of the initial model labels them.
+    """
     raw = config.raw()
     keys: Raw = {
         "run": {"rounds": rounds, "chunk": cohort, "randomness": "seeded"},

@@ -231,9 +231,10 @@ def resumed(
 def _state_budget(
     setup: Setup, stored: float | None, directory: RunDirectory, ledger: Ledger
 ) -> Setup:
-    """Writes a changed budget to the ledger before it applies; returns `setup` with all changes.
+    """Writes a changed budget to the ledger before it applies.
 
-    An older ledger does not state the first budget, which the `stored` configuration has.
+    Returns `setup` with all budgets that the ledger states. An older ledger does not state the
+    first budget, which the `stored` configuration has.
     """
     plan, last = setup.plan, stored if ledger.budget is None else ledger.budget
     if plan.budget is not None and last is not None and plan.budget != last:

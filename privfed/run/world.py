@@ -186,7 +186,10 @@ class UpdateCanaries:
     log: CanaryLog
 
     def hear(self, round: int, released: list[Tensor]) -> None:
-        """Logs a release's inner products with the canaries; the last record of a round counts."""
+        """Logs the norm of the sum of `released`, and its inner products with the canaries.
+
+        `released` are the stored releases of a replayed `round`; the last record of a round counts.
+        """
         self.log.append(round, self.canaries.products_with(released))
 
     def end(self, params: Tensor) -> None:

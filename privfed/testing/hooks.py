@@ -180,7 +180,7 @@ def _drawn(
 
 
 def _entered(cohorts: list[Cohort], present: int) -> Any:
-    """Returns a mask `[rounds, present]` of the clients, among `present`, in each of `cohorts`."""
+    """Returns a mask `[rounds, present]`: whether each of `present` clients is in each cohort."""
     return np.stack([np.isin(np.arange(present), cohort.clients) for cohort in cohorts])
 
 

@@ -212,7 +212,7 @@ def _range(counts: Sequence[int], noun: str) -> str:
 
 
 def _bytes(canvas: Canvas, kind: str) -> bytes:
-    """Returns the figure as a file with reproducible bytes."""
+    """Returns the figure as a file of the `kind` "svg" or "png", with reproducible bytes."""
     buffer = io.BytesIO()
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
     canvas.savefig(buffer, format=kind, dpi=160, metadata=metadata)

@@ -145,7 +145,7 @@ def holds(row: Mapping[str, Any], where: dict[str, Any]) -> bool:
 def refuse_unknown(figure: Figure, keys: Sequence[str]) -> None:
     """Raises `Refused` if `figure` names a key that is not in `keys`, or uses one twice.
 
-    The key `x` may also be in `PROGRESS`.
+    The key `x` may also be a quantity of a run's progress (`PROGRESS`).
     """
     used = [key for key in (figure.x, figure.by, figure.panels, figure.worst) if key]
     for key in [*used, *figure.where]:

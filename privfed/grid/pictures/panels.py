@@ -39,6 +39,7 @@ def draw_curves_panel(
     """Draws means over seeds as lines, with a band from the smallest to the largest value.
 
     If a value of x is text, which has no order, points with whiskers are drawn instead of lines.
+    `rows` are those of this panel; `all_rows`, those of all panels, determine axes and colours.
     """
     positions, names = _places(figure, all_rows)
     groups = list(_groups(figure, rows, all_rows))
@@ -91,7 +92,10 @@ def _whiskers(points: Sequence[Point]) -> list[list[float]]:
 def draw_bars_panel(
     figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row], axes: Axes
 ) -> None:
-    """Draws means over seeds as bars, with a whisker from the smallest to the largest value."""
+    """Draws means over seeds as bars, with a whisker from the smallest to the largest value.
+
+    `rows` are those of this panel; `all_rows`, those of all panels, determine axes and colours.
+    """
     positions, names = _places(figure, all_rows)
     groups = list(_groups(figure, rows, all_rows))
     width = 0.8 / len(groups)
@@ -120,7 +124,8 @@ def draw_heat_panel(
 ) -> None:
     """Draws a heat map with a field for each x and value of `by`: the mean over seeds, or a dash.
 
-    If attacks are targeted, the attack success rate is below the mean, in brackets.
+    If attacks are targeted, the attack success rate is below the mean, in brackets. `rows` are
+    those of this panel; `all_rows`, those of all panels, determine axes and colours.
     """
     columns = values(all_rows, figure.x)
     lines = values(all_rows, figure.by) if figure.by else [None]
@@ -155,8 +160,9 @@ def shows_success(figure: Figure, rows: Sequence[Row]) -> bool:
 
 
 def _means(figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row]) -> np.ndarray:
-    """Returns the mean over seeds for each value of `by` and of x, shape `[by, x]`; NaN without
-    runs.
+    """Returns the mean over seeds of `rows`, shape `[by, x]`; NaN without runs.
+
+    The axes have each value of `by` and of x that occurs in `all_rows`.
     """
     columns = values(all_rows, figure.x)
     field = np.full((len(values(all_rows, figure.by)) if figure.by else 1, len(columns)), np.nan)

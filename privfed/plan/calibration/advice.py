@@ -45,8 +45,8 @@ _AWAY = PROMISES[ATTENDANCE]
 def assumptions(witness: Witness) -> dict[str, str]:
     """Returns the meaning of each operational assumption of a sampler's proof, by name.
 
-    Without privacy amplification, schedule and dropouts may be public, and the proof only needs a
-    limit on the number of rounds in which a client takes part.
+    Without privacy amplification, schedule and dropouts may be public. The proof then assumes only
+    a minimum separation of each client's rounds, or nothing if the sampler keeps none.
     """
     return _of_release(witness.release)
 
@@ -77,7 +77,7 @@ def _of_release(release: Release | None) -> dict[str, str]:
 
 
 def membership(relation: str, clients: int) -> str:
-    """Describes whether the set of clients may be public under this adjacency relation."""
+    """Describes whether the set of clients, `clients` in number, may be public under `relation`."""
     if relation == ADD_REMOVE:
         return "the set of clients is secret"
     public = f"the set of clients may be public; there are exactly {clients}"
@@ -135,7 +135,7 @@ class Unavailable(Encoded):
 
 
 def alternative_of(plan: Plan, keys: Mapping[str, Any]) -> Alternative | None:
-    """Returns the figures of a plan with these `keys`; None if its noise is absent or not known."""
+    """Returns the figures of the plan that `keys` select; None if noise is absent or unknown."""
     config, mechanism = plan.config, plan.mechanism
     noise = noise_on_model(mechanism, max(plan.training_rounds, 1), config.sampler.size)
     if noise is None or plan.noise_multiplier is None:

@@ -163,7 +163,8 @@ def advise(question: AdviceQuestion) -> Advice:
 def _whole_clients(question: AdviceQuestion) -> tuple[int, int]:
     """Returns the number of clients and the expected cohort size, both integers.
 
-    A sampling rate is represented by two integers with this ratio.
+    A sampling rate is approximated by a fraction whose denominator is at most `_MOST_CLIENTS`. A
+    period without a population means a cohort of 1 among that number of clients.
 
     Raises `Refused` if they are not determined, or are invalid.
     """
@@ -244,7 +245,7 @@ def advice_question(flags: Mapping[str, Any], promises: str | None) -> AdviceQue
 
 
 def refuse_promises_without_advice(words: str | None) -> None:
-    """Raises `Refused` if --promises is given (`words` is not None), although --advise is not."""
+    """Raises `Refused` if --promises is given (`words` is not None); for use without --advise."""
     if words is not None:
         raise Refused(
             "--promises is given, but has an effect only with --advise; add --advise, or leave "

@@ -66,7 +66,7 @@ class CalibrationAnswer:
 
     @property
     def warning(self) -> str:
-        """The warning that delta is at least 1 / population; empty if not, or if none is given."""
+        """The warning that delta is at least 1 / population; empty if not, or without one."""
         return large_delta(self.question.delta, self.question.population or 0)
 
     def _party(self) -> dict[str, Any]:
@@ -75,16 +75,16 @@ class CalibrationAnswer:
         return {} if count is None else {"against": "clients", "colluders": count}
 
     def _solved_for_run(self) -> dict[str, Any]:
-        """Returns the numbers of slots, groups, bands and buffers that the question has."""
+        """Returns those of the numbers of slots, groups, bands and buffers that are not None."""
         names = ("slots", "groups", "bands", "buffers")
         given = {name: getattr(self.question, name) for name in names}
         return {name: value for name, value in given.items() if value is not None}
 
     def sum_json(self) -> Mapping[str, Any]:
-        """Returns the figures of a secure sum for JSON.
+        """Returns the figures of sites and secure sums for JSON; empty without both.
 
-        The figures are the abort probability and, for distributed noise, the second guarantee and
-        the grid of the noise.
+        For a secure sum, they include the abort probability and the smallest admitted cohort; for
+        distributed noise, its adversary, the second guarantee and the grid.
         """
         question = self.question
         facts = self._site_facts()

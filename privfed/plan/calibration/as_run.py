@@ -82,7 +82,7 @@ def _refuse_flags_without_sites(question: CalibrationQuestion) -> None:
 
 
 def _refuse_colluders_that_are_no_sites(question: CalibrationQuestion) -> None:
-    """Raises `Refused` unless `--colluders` is an integer from 1 to the number of sites - 1."""
+    """Raises `Refused` unless `--colluders` (with sites) is None or one of 1, ..., sites - 1."""
     sites, colluders = question.sites, question.colluders
     if colluders is None or not sites:
         return
@@ -105,7 +105,10 @@ def _refuse_colluders_that_are_no_sites(question: CalibrationQuestion) -> None:
 
 
 def _instead_of_part(part: float, sites: int) -> str:
-    """Returns advice if `--colluders` is `part`, which is no number of sites below `sites`."""
+    """Returns advice on an integer to use instead of `part`, a value of `--colluders`.
+
+    That is the same fraction of the `sites`, if below `sites`; else any from 1 to `sites` - 1.
+    """
     if 0 < part < 1 and (count := whole_sites(part, sites)) < sites:
         return f"use {count}, which is secure.colluders = {part:g} of {sites} sites"
     return f"use an integer from 1 to {sites - 1}"
@@ -212,7 +215,7 @@ def mechanism_of(question: CalibrationQuestion) -> Mechanism:
 
 
 def _witness_of(question: CalibrationQuestion, rate: float) -> Witness:
-    """Returns the sampling rule for integers, cohort size and clients, with the ratio `rate`."""
+    """Returns the sampling rule for a cohort size and number of clients with about this `rate`."""
     quotient = Fraction(rate).limit_denominator(_MOST_CLIENTS)
     sampler = find("sampler", question.sampler, "--sampler")(size=quotient.numerator)
     witness: Witness = sampler.witness(0, quotient.denominator)
@@ -265,7 +268,6 @@ def _refuse_numbers_of_other_mechanisms(question: CalibrationQuestion) -> None:
 
 
 def _fields(question: CalibrationQuestion) -> set[str]:
-    """Returns the names of the mechanism's keys."""
     return {*find("mechanism", question.mechanism, "--mechanism").model_fields}
 
 
@@ -294,10 +296,7 @@ def _refuse_ignored(question: CalibrationQuestion) -> None:
 
 
 def _refuse_rate(question: CalibrationQuestion) -> None:
-    """Raises `Refused` for a sampling rate that is invalid, or given with numbers of clients.
-
-    A secure sum needs the numbers instead of the rate.
-    """
+    """Raises `Refused` for a rate outside (0, 1], or with numbers of clients or a secure sum."""
     if question.sampling_rate is None:
         return
     if not 0.0 < question.sampling_rate <= 1.0:
@@ -341,7 +340,7 @@ def _refuse_flags_of_sums(question: CalibrationQuestion) -> None:
 def _refuse_given(
     question: CalibrationQuestion, names: tuple[str, ...], have_meaning: bool, alternative: str
 ) -> None:
-    """Raises `Refused` if a flag of these `names` is given, unless `have_meaning`."""
+    """Raises `Refused` for given flags unless `have_meaning`; its text ends with `alternative`."""
     given = given_flags(question, names)
     if given and not have_meaning:
         raise Refused(

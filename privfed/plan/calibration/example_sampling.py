@@ -63,7 +63,7 @@ class SampledGroups:
 
 @dataclass(frozen=True)
 class SamplingComparison:
-    """Noise of ELS and ULS by the number of examples per client, smallest number first."""
+    """Noise of ELS (`els`) and ULS (`uls`) by number of examples per client, smallest first."""
 
     question: CalibrationQuestion
     els: tuple[SampledGroups, ...]
@@ -167,9 +167,9 @@ def compare_sampling(question: CalibrationQuestion) -> SamplingComparison:
 
 
 def _groups(population: int, batch: int, examples: int) -> list[int]:
-    """Returns group sizes with rates up to 1, ascending, at most `examples`.
+    """Returns group sizes for which batch / (population * size), the rate, is at most 1, ascending.
 
-    They are the smallest such size, the powers of two above it, and `examples`.
+    They are the smallest such size, the powers of two from it to `examples`, and `examples`.
     """
     least = -(-batch // population)
     powers = [2**power for power in range(examples.bit_length())]

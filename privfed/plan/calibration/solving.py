@@ -234,7 +234,7 @@ def _some(count: int, smallest: str, question: CalibrationQuestion) -> int:
 def alternatives(answer: CalibrationAnswer) -> Iterator[tuple[str, CalibrationAnswer]]:
     """Yields the answers to questions with one number changed, each with the name of the change.
 
-    Changed questions without an answer are left out.
+    The changes are those of `_variants`. Questions without an answer are left out.
     """
     for words, question in _variants(_unsolved(answer), answer.solved):
         try:
@@ -262,7 +262,9 @@ def _variants(
 ) -> Iterator[tuple[str, CalibrationQuestion]]:
     """Yields questions with one number changed, and the name of the change.
 
-    The number named `unknown` stays None.
+    The changes are: twice the cohort or the rate (unless `unknown` is "cohort"), half the rounds, a
+    tenth of delta, twice epsilon, and twice the noise multiplier. Numbers that are None, a single
+    round, an infinite epsilon and a noise multiplier of 0 are not changed.
     """
     if unknown != "cohort":
         yield from _doubled_cohort(question)
@@ -276,7 +278,10 @@ def _variants(
 
 
 def _doubled_cohort(question: CalibrationQuestion) -> Iterator[tuple[str, CalibrationQuestion]]:
-    """Yields the question with twice the rate, or with twice the cohort and cap; else nothing."""
+    """Yields the question with twice the rate, or else with twice the cohort and cap.
+
+    Yields nothing if neither rate nor cohort is given.
+    """
     if question.sampling_rate is not None:
         yield "2x the cohort", replace(question, sampling_rate=2 * question.sampling_rate)
     elif question.cohort is not None:

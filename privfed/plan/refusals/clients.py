@@ -32,7 +32,7 @@ def _instead(config: Config) -> str:
 
 
 def _state_that_reveals_others(config: Config) -> Iterator[str]:
-    """Yields a refusal of client state that reveals participation which must stay secret."""
+    """Yields a refusal of state that reveals participation, if a proof needs that to be secret."""
     mechanism = config.mechanism
     release = config.sampler.witness(0, config.data.clients).release
     if not mechanism.private or mechanism.trust == "client" or release is None:
@@ -67,7 +67,7 @@ def _clients_that_are_absent(config: Config) -> Iterator[str]:
 
 
 def _states_weighed_by_examples(config: Config) -> Iterator[str]:
-    """Yields a refusal of weights by examples, as the server sums clients' states unweighted."""
+    """Yields a refusal of weights by examples; for use if the server sums clients' states."""
     if config.aggregation.weights == "examples":
         yield (
             'aggregation.weights is "examples", but with client.objective = '
@@ -98,7 +98,7 @@ def objective_refusals(config: Config) -> Iterator[str]:
 
 
 def _models_not_at_the_server(config: Config) -> Iterator[str]:
-    """Yields a refusal of a server step that is not plain, if the objective needs a plain one."""
+    """Yields a refusal of an objective that needs `adds_updates`, if the server step differs."""
     if config.objective.server_step == "only_plain" and not adds_updates(config):
         rate = getattr(config.optimizer, "lr", None)
         at_rate = "" if rate is None else f"server.lr = {rate!r}, "
@@ -135,7 +135,7 @@ def _steps_for_nothing(config: Config) -> Iterator[str]:
 
 
 def partial_model_refusals(config: Config) -> Iterator[str]:
-    """Yields every reason why a part of the model cannot be local to clients, or trained first."""
+    """Yields every reason against a local part of the model, local epochs, or steering attacks."""
     if config.start.local:
         yield from _objectives_of_whole_models(config)
     yield from _attackers_on_their_own_way(config)
@@ -165,17 +165,17 @@ def _reads_sent_models(objective: Objective) -> bool:
 
 
 def _trains_parts(objective: Objective) -> bool:
-    """Whether a part of the model may be local to clients under this objective."""
+    """Whether the objective neither evaluates broadcast models on examples nor personalises any."""
     return not (_reads_sent_models(objective) or objective.personalises)
 
 
 def averages_statistics(objective: Objective) -> bool:
-    """Whether clients may average the running statistics of a model's batch normalisations."""
+    """Whether batch statistics may be averaged: under `_trains_parts`, if the loss is unchanged."""
     return _trains_parts(objective) and not objective.changes_loss
 
 
 def _attackers_on_their_own_way(config: Config) -> Iterator[str]:
-    """Yields a refusal of steering attacks if the broadcast model is partial or one of several."""
+    """Yields a refusal of attacks that steer local steps, if a part is local or models several."""
     if not (config.has_attackers and config.attack.steers):
         return
     attack = f"attack.name is {config.names['attack']!r}, which steers the broadcast model"
@@ -187,7 +187,7 @@ def _attackers_on_their_own_way(config: Config) -> Iterator[str]:
 
 
 def _epochs_of_what_stays(config: Config) -> Iterator[str]:
-    """Yields a refusal of local epochs without a local part, shared epochs or a plain objective."""
+    """Yields a refusal of local epochs unless local part, later epochs and plain steps exist."""
     count, client = config.client.local_epochs, config.client
     if not count:
         return
@@ -230,7 +230,7 @@ def no_stragglers_to_drop(config: Config) -> Iterator[str]:
 
 
 def rates_of_zero(config: Config) -> Iterator[str]:
-    """Yields a refusal of schedules with rate 0 in the last round. Raises their own errors."""
+    """Yields a refusal of schedules with rate 0 in the last round; their errors pass through."""
     schedules = {"client": config.client_schedule, "server": config.server_schedule}
     for section, schedule in schedules.items():
         if [schedule.factor(round) for round in range(1, config.run.rounds + 1)][-1] == 0.0:
@@ -252,7 +252,7 @@ def attack_refusals(config: Config) -> Iterator[str]:
 
 
 def _attackers_without_attack(config: Config) -> Iterator[str]:
-    """Yields a refusal of an attack without attackers, the reverse, or hooks not declared by it."""
+    """Yields a refusal of undeclared hooks, and of an attack that contradicts `attack.fraction`."""
     name, attackers = config.names["attack"], config.attackers
     fraction, given = attackers.fraction, "fraction" in attackers.model_fields_set
     acts = config.attack.acts or attackers.false_claims
@@ -286,7 +286,7 @@ def _false_claims(config: Config) -> Iterator[str]:
 
 
 def _details_without_attack(config: Config) -> Iterator[str]:
-    """Yields a refusal of keys of an attack if there is none (`attack.acts`, `false_claims`)."""
+    """Yields a refusal of further keys of [attack] if there is no attack and no false claim."""
     given = config.attackers
     details = (given.selection, given.stage, given.replaces, given.first_round, given.last_round)
     usual = ("once", "auto", "messages", 1, 0)

@@ -102,9 +102,10 @@ def _histories_of_mixtures(choice: _Choice) -> Iterator[str]:
 
 
 def _messages_other_than_updates(choice: _Choice) -> Iterator[str]:
-    """Yields a refusal of a rule that supports only updates if clients also send other values.
+    """Yields a refusal of a rule other than a plain sum, if clients send more than updates.
 
-    The objective declares this (`sends_updates_alone`, `sums_states`, `exchanges`).
+    They do if the objective sends further values or the server sums their states. For rules by
+    sums, and rules with inputs in `_OF_UPDATES`, several exchanges in a round are also refused.
     """
     if choice.plain:
         return
@@ -123,7 +124,10 @@ def _messages_other_than_updates(choice: _Choice) -> Iterator[str]:
 
 
 def _weights_that_may_be_false(choice: _Choice) -> Iterator[str]:
-    """Yields a refusal of unequal weights, which rules other than a plain sum do not use."""
+    """Yields a refusal of weights by examples or by silo, unless the rule is a plain sum.
+
+    Other rules weight all rows equally, since a Byzantine client may report a false weight.
+    """
     aggregation = choice.config.aggregation
     if not choice.plain and (aggregation.weights == "examples" or aggregation.silo_weights):
         yield (
@@ -178,7 +182,10 @@ def _root_set_of_clients(choice: _Choice) -> Iterator[str]:
 
 
 def _terms_beyond_the_range(choice: _Choice) -> Iterator[str]:
-    """Yields a refusal of a rule whose terms may exceed the range of an unnoised secure sum."""
+    """Yields a refusal of a robust rule by sums under a secure sum without noise.
+
+    This applies if the vectors that the rule sums may exceed the range of the secure sum.
+    """
     protocol, rule = choice.config.row_hiding, choice.rule
     if protocol is None or choice.config.mechanism.private:
         return

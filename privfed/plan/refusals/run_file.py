@@ -11,7 +11,10 @@ from privfed.sampling.evaluation_rounds import independent_draw
 
 
 def ledger_heads_that_can_be_remade(config: Config) -> Iterator[str]:
-    """Yields a refusal of `run.heads` in a seeded run, which can reproduce a shorter ledger."""
+    """Yields a refusal of `run.heads`, a file that receives each ledger head, in a seeded run.
+
+    It protects a ledger against truncation, but a seeded run can reproduce a shorter ledger.
+    """
     if config.run.heads and config.run.randomness == "seeded":
         yield (
             f"run.heads is {config.run.heads}, which protects a ledger against truncation, but the "
@@ -30,7 +33,11 @@ def measured_precision_of_a_seeded_run(config: Config) -> Iterator[str]:
 
 
 def measures_lost_on_resume(config: Config) -> Iterator[str]:
-    """Yields a refusal of summed simulation metrics that a resume would partly lose."""
+    """Yields a refusal of simulation metrics, which add up work between evaluations, unless
+    `run.checkpoint_every` is a multiple of `run.evaluate_every`.
+
+    Otherwise a resume from a checkpoint would lose part of the sum.
+    """
     run = config.run
     if run.simulation_metrics and run.checkpoint_every % run.evaluate_every:
         yield (
@@ -110,12 +117,19 @@ def _charged_in_advance(config: Config) -> Iterator[str]:
 
 
 def _scores_personal_models(objective: Objective) -> bool:
-    """Whether the objective `personalises` models without `measures` at broadcast models."""
+    """Whether clients can score their personal models in evaluation rounds.
+
+    True if the objective has personal models (`personalises`), and training them needs no further
+    measurement (`measures` is empty).
+    """
     return objective.personalises and not objective.measures
 
 
 def _no_personal_models(config: Config) -> Iterator[str]:
-    """Yields a refusal of `evaluation.personal` if clients cannot score personal models."""
+    """Yields a refusal of `evaluation.personal` unless clients evaluate and have personal models.
+
+    Personal models must not depend on values that evaluation rounds neither measure nor send.
+    """
     key, name = "evaluation.personal is true", config.names["objective"]
     objective, local = config.objective, config.start.local
     if config.evaluation.by != "clients":
@@ -207,7 +221,10 @@ def _nothing_promised(config: Config) -> Iterator[str]:
 
 
 def _other_guarantees(config: Config) -> Iterator[str]:
-    """Yields a refusal of candidates with a guarantee that has no proof under a private choice."""
+    """Yields a refusal of distributed noise, noise that clients add, and DP-SGD in silos.
+
+    Their guarantees have no proof under a private choice among candidates.
+    """
     if config.shared_noise is not None:
         yield (
             f"{_PRIVATE}, but distributed noise has a second guarantee, for which a private choice "
@@ -236,7 +253,10 @@ def _uncharged_score(config: Config) -> Iterator[str]:
 
 
 def _reveals_the_number(config: Config) -> Iterator[str]:
-    """Yields a refusal of runs that would reveal the number of candidates."""
+    """Yields a refusal of remote sites, `run.heads` and `run.watch`.
+
+    Each of them would reveal the number of candidates.
+    """
     if config.at_remote_sites:
         yield (
             f"{_PRIVATE}, but sites on machines of their own see the number of candidates, which "

@@ -36,7 +36,7 @@ def adaptive_clip_of_absent_clients(config: Config) -> Iterator[str]:
 
 
 def weights_by_private_sizes(config: Config) -> Iterator[str]:
-    """Yields a refusal of private numbers of examples as weights, which no noise protects."""
+    """Yields a refusal of weights by examples under privacy: no noise protects these numbers."""
     if config.mechanism.private and config.aggregation.weights == "examples":
         yield (
             'aggregation.weights is "examples", but under privacy a client\'s number of examples '
@@ -72,7 +72,10 @@ def _nothing_claimed(config: Config, canaries: str) -> Iterator[str]:
 
 
 def _wrong_number(config: Config, canaries: str) -> Iterator[str]:
-    """Yields a refusal of too few canaries. (`privfed check` reports the cost of many canaries.)"""
+    """Yields a refusal of fewer than `_FEWEST` canaries.
+
+    (`privfed check` reports the cost of many canaries.)
+    """
     if config.audit.canaries < _FEWEST:
         yield (
             f"{canaries}, but so few canaries cannot refute a claim; expected at least {_FEWEST}, "
@@ -116,7 +119,10 @@ def _full_sums(config: Config, canaries: str) -> Iterator[str]:
 
 
 def _with_attackers(config: Config, canaries: str) -> Iterator[str]:
-    """Yields a refusal of canaries with simulated attackers: such runs have no claim to test."""
+    """Yields a refusal if the run simulates attackers, since canaries have no claim to test then.
+
+    The run has canaries; `canaries` states them at the start of the message.
+    """
     if config.has_attackers:
         yield (
             f"{canaries}, but runs with attackers (attack.fraction) have no claim to test; remove "
@@ -189,7 +195,11 @@ def draw_by_sizes(config: Config) -> Iterator[str]:
 
 
 def secret_slots(config: Config) -> Iterator[str]:
-    """Yields a refusal of a sampler that needs secret slots if another part would reveal them."""
+    """Yields every reason why secret slots (random allocation) have no proof under privacy.
+
+    The server must add the noise, and `run.simulation_metrics` must be false. With a secure sum,
+    there must be no groups or bands, for which its abort probability is not proved.
+    """
     release = release_of_draw(config)
     if not isinstance(release, RandomAllocation) or not config.mechanism.private:
         return
@@ -216,7 +226,10 @@ def secret_slots(config: Config) -> Iterator[str]:
 
 
 def release_of_draw(config: Config) -> object:
-    """Returns the sampler's release for Gaussian noise, or None if it is refused or unproven."""
+    """Returns the `Release` in the sampler's proof (`Witness.release`), stated for Gaussian noise.
+
+    None if the sampler refuses the population, or has no proof.
+    """
     try:
         return config.sampler.witness(0, config.data.clients).release
     except Refused:

@@ -30,7 +30,11 @@ def silo_refusals(config: Config) -> Iterator[str]:
 
 
 def _silo_weights(config: Config) -> Iterator[str]:
-    """Yields a refusal of weights of silos that have no effect, or do not fit the clients."""
+    """Yields a refusal of `aggregation.silo_weights` that have no effect or are invalid.
+
+    They have none under privacy, or if the server sums clients' states. They must be one number per
+    client, not all 0, and need silos and the default of `aggregation.weights`.
+    """
     weights = config.aggregation.silo_weights
     if not weights:
         return
@@ -86,7 +90,7 @@ def _unnoised_reads_of_examples(config: Config) -> Iterator[str]:
 
 
 def _reads_examples(objective: Objective) -> bool:
-    """Whether examples are used outside of the local steps, or the objective changes the loss."""
+    """Whether the objective declares one of the uses that `_unnoised_reads_of_examples` lists."""
     gradients = objective.anchored or objective.changes_loss
     reads = gradients or objective.measures or objective.grouping
     return bool(reads) or objective.exchanges > 1
@@ -235,7 +239,7 @@ def _thresholds(config: Config) -> Iterator[str]:
 
 
 def _numbers_of_clients(config: Config) -> Iterator[str]:
-    """Yields a refusal of keys for cohorts of clients, since all sites are the parties."""
+    """Yields a refusal of `secure.capacity`, `admitted` and `neighbours`: sites are the parties."""
     keys = {"secure.capacity": config.secure.capacity}
     values = config.values()["secure"]
     keys |= {f"secure.{name}": values.get(name, 0) for name in ("admitted", "neighbours")}

@@ -14,7 +14,7 @@ from privfed.plan.sum_limits import configured_limits
 
 
 def joint_noise_refusals(config: Config) -> Iterator[str]:
-    """Yields every reason why pairs of clients cannot share noise, if the mechanism is joint."""
+    """Yields every reason against noise shared by pairs of clients; none without such noise."""
     if config.joint_noise is None:
         return
     mechanism = f"privacy.mechanism = {config.names['mechanism']!r}"
@@ -26,9 +26,10 @@ def joint_noise_refusals(config: Config) -> Iterator[str]:
 
 
 def _draws(config: Config, mechanism: str) -> Iterator[str]:
-    """Yields a refusal of sampled cohorts.
+    """Yields a refusal of samplers by which not all clients take part in every round.
 
     All others in a client's cohort could be colluders, who know the noise that they share with it.
+    `mechanism` names the mechanism in messages.
     """
     witness = config.sampler.witness(0, config.data.clients)
     if witness.random or witness.rate < 1:
@@ -61,7 +62,11 @@ def _sites(config: Config, mechanism: str) -> Iterator[str]:
 
 
 def _canaries_in_shares(config: Config, mechanism: str) -> Iterator[str]:
-    """Yields a refusal of canaries: the absence of one would change the noise of all other rows."""
+    """Yields a refusal if the run has canaries.
+
+    Pairs of clients share noise, so leaving one canary out would change the noise of all other
+    rows. `mechanism` names the mechanism in the message.
+    """
     if config.audit.canaries:
         yield (
             f"audit.canaries is {config.audit.canaries}, but with {mechanism} every client shares "
@@ -129,7 +134,10 @@ def _states_with_gradients(config: Config) -> Iterator[str]:
 
 
 def _rows_that_are_not_sent(config: Config) -> Iterator[str]:
-    """Yields a refusal of compression that is not `linear` if it would save no bytes."""
+    """Yields a refusal of compression that is not linear if messages have all entries anyway.
+
+    They do with a secure sum, remote sites, or noise that clients add: it would save no bytes.
+    """
     if config.compression.linear:
         return
     linear = built_in_names("compression", lambda part: part.compresses and part.linear)
@@ -253,7 +261,7 @@ def _party_without_shared_noise(config: Config) -> Iterator[str]:
 
 
 def _shared_noise_without_sums(config: Config) -> Iterator[str]:
-    """Yields a refusal of a mechanism that adds noise within a secure sum, as there is none."""
+    """Yields a refusal of a mechanism that adds noise within a secure sum; for use without one."""
     if config.mechanism.trust == "sum":
         yield (
             f"privacy.mechanism = {config.names['mechanism']!r} adds its noise within a secure "
@@ -281,7 +289,7 @@ def _impossible_limits(config: Config) -> Iterator[str]:
 
 
 def _layers_without_secrets(config: Config) -> Iterator[str]:
-    """Yields a refusal of noise in layers (`layered`) if the protocol cannot remove layers."""
+    """Yields a refusal of noise in layers if the protocol cannot remove those in excess."""
     mechanism = config.mechanism
     if mechanism.trust == "sum" and mechanism.layered and not config.protocol.layers:
         yield (
@@ -311,7 +319,11 @@ def _approximate_sums_unnoised(config: Config) -> Iterator[str]:
 
 
 def _unknown_numbers_of_senders(config: Config) -> Iterator[str]:
-    """Yields a refusal of dropouts of unknown probability, on which that of aborts depends."""
+    """Yields a refusal of `client.drop_stragglers` and of varying `cohort.availability`.
+
+    They make the probability of dropouts unknown, on which that of aborts depends. Nothing is
+    refused if sites are the senders.
+    """
     if config.by_sites:  # the senders are sites, whichever of their clients are available
         return
     if config.client.drop_stragglers or config.availability.varies:

@@ -123,7 +123,10 @@ def charged_measures(setup: Setup, released: Tensor) -> Mapping[str, Estimate]:
 
 
 def expected_widths(setup: Setup) -> dict[str, float]:
-    """Returns the half-width of each measure's interval, as expected before the round."""
+    """Returns the expected half-width of each measure's interval by name, before the round.
+
+    The result is empty if clients do not evaluate.
+    """
     algorithm, measures = setup.evaluation, setup.executor.measures
     if algorithm is None or measures is None:
         return {}
@@ -141,7 +144,10 @@ def _noise_std(algorithm: Algorithm) -> float:
 
 
 def in_metrics(estimates: Mapping[str, Estimate]) -> dict[str, float]:
-    """Returns each estimate and both ends of its interval, by name as in metrics.jsonl."""
+    """Returns each estimate and the ends of its interval, by name as in metrics.jsonl.
+
+    The names are "clients_NAME", "clients_NAME_low" and "clients_NAME_high".
+    """
     numbers: dict[str, float] = {}
     for name, estimate in estimates.items():
         numbers[f"{PREFIX}{name}"] = estimate.value

@@ -52,7 +52,10 @@ def _loss(network: Network, federation: Federation, params: Tensor) -> float:
 
 
 def gradients(trainer: LocalTrainer, params: Tensor, holders: Indices) -> dict[str, float]:
-    """Heterogeneity and dissimilarity (see the module) at `params` `[d]`, over `holders` `[n]`."""
+    """Heterogeneity and dissimilarity (defined in the module's docstring) at `params` `[d]`.
+
+    `holders` `[n]` are the clients that have examples.
+    """
     sizes = trainer.federation.sizes(holders)
     shares = torch.from_numpy(sizes / sizes.sum())
     mean, squares = torch.zeros(len(params), dtype=torch.float64, device=params.device), 0.0

@@ -160,7 +160,7 @@ class _Tracked(Observer):
 
     @abstractmethod
     def _begin(self, path: Path, known: str) -> str:
-        """Begins the tracker's run, or continues the `known` one; returns its id."""
+        """Begins the tracker's run, or continues the run `known` ("": none); returns its id."""
 
     @abstractmethod
     def _log(self, values: Mapping[str, float], round: int) -> None:

@@ -66,7 +66,10 @@ class OwnWatcher(Watcher):
 
 
 def refuse_no_observer(observer: object, named: str) -> None:
-    """Raises `Refused` if `observer` lacks one of `METHODS`; the message begins with `named`."""
+    """Raises `Refused` if `observer` lacks a method of `Observer` (`METHODS`).
+
+    The message begins with `named`.
+    """
     lacks = [name for name in METHODS if not callable(getattr(observer, name, None))]
     if lacks:
         raise Refused(
