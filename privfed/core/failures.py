@@ -64,7 +64,9 @@ _AS_JSON: ContextVar[bool] = ContextVar("_AS_JSON", default=False)
 
 @contextlib.contextmanager
 def reporting(quotes: bool | None, as_json: bool) -> Iterator[None]:
-    """Returns the context in which a command runs; its messages name flags and commands.
+    """Returns a context that sets how messages are written: with flags and commands.
+
+    It catches no error, and prints none; the functions below do, in this context.
 
     Args:
       quotes: whether messages quote private data. None: they do not, and no message names the flag

@@ -269,4 +269,5 @@ def seed_draws(seed: int, device: Any = None) -> None:
 
     torch.default_generator.manual_seed(seed)
     if device is not None and device.type == "cuda":
-        torch.cuda.manual_seed(seed)
+        with torch.cuda.device(device):  # else the current GPU's generator would be seeded
+            torch.cuda.manual_seed(seed)

@@ -256,7 +256,10 @@ class Network:
     def _with_features(
         self, leaves: Leaves, x: Tensor, stacked: bool, features: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Returns the outputs `[c, B, ...]`, and the representations if requested."""
+        """Returns the outputs `[c, B, ...]` of c models on their own batches `[c, B, ...]`.
+
+        Also returns their representations if `features`, else None. Unless `stacked`, c must be 1.
+        """
         if features:
             if stacked:
                 outputs, inputs = torch.func.vmap(self._tapped)(leaves, x)

@@ -83,9 +83,10 @@ def planned_guarantee(rounds: int, ledger: Ledger, accountant: str) -> Guarantee
     A run that ends before its last round because of a released value, or by hand, states the
     epsilon of the completed rounds. That is an odometer, for which (epsilon, delta)-DP is not known
     to hold. (epsilon, delta)-DP does hold for the planned rounds, which were fixed in advance, and
-    for the budget if that was fixed as well (`_budget_bounds`). If rounds or evaluations were added
-    after releases were seen, (epsilon, delta)-DP is known for neither, as the `caveat` of the
-    guarantee states.
+    for the budget if that was fixed as well (`_budget_bounds`). If rounds were added after releases
+    were seen, it holds only for a budget that was fixed, which is then the stated epsilon. If
+    evaluations were added, or there is no such budget, it is not known to hold. The `caveat` of the
+    guarantee states which.
 
     Args:
       rounds: the planned number of rounds.

@@ -122,7 +122,7 @@ def _intercept(regression: Regression) -> dict[str, str]:
 
 
 def _effect(covariate: CovariateEstimate, each: LevelEstimate) -> str:
-    """Names `each`: the level of a categorical covariate, or one unit of a numeric one."""
+    """Returns "smoker = yes" for a categorical covariate's level, else "age, per unit"."""
     name = visible(covariate.covariate)
     return f"{name} = {visible(each.level)}" if each.level else f"{name}, per unit"
 

@@ -90,7 +90,9 @@ class BySums:
         return replace(total, total=ranks.reduce(total.total))
 
     def sum(self, exchange: Exchange, number: int) -> BoundedSum:
-        """Returns the bounded sum `[m]` of the rows of remote sites, or of clients trained here.
+        """Returns the bounded sum `[m]` of the rows of the round's exchange `number`, from 0.
+
+        The rows are those of remote sites, or of clients that are trained here.
 
         With several ranks (processes), it covers only the clients that this rank trains. The noise
         of clients or sites is included, central noise is not.

@@ -195,7 +195,8 @@ def information(others: Tensor, coefficients: int) -> Tensor:
 
     Args:
       others: a client's vector, or a sum of such vectors, without the score, `[length - k]`; it
-        begins with the upper triangle of the matrix.
+        begins with the upper triangle of the matrix, in which entries off the diagonal are
+        multiplied by sqrt(2); the function undoes that.
       coefficients: number k of coefficients.
     """
     rows, columns = torch.triu_indices(coefficients, coefficients)

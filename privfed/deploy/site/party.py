@@ -40,9 +40,10 @@ class PlainParty:
     """The party of one plain sum.
 
     Attributes:
-      parties: the factory, which computes the sum.
-      question: the question.
-      state: the last committed state; None before the first commit.
+      parties: the object that made this party; its method `sealed` computes the sum.
+      question: the coordinator's request.
+      state: the party's last committed state, as bytes: a mark that it has begun or is over, or the
+        sealed sum that is sent; None before the first commit.
       commit: stores a further state, and the number of commits, durably.
       commits: number of recorded commits so far.
     """

@@ -172,9 +172,9 @@ _WORK = 20_000_000
 
 
 def uneven(clients: int, size: int) -> tuple[Unavailable, ...]:
-    """Returns cyclic sampling and allocation as unavailable, if `size` does not divide `clients`.
+    """Returns one entry, "cyclic and allocation", if `size` does not divide `clients`; else none.
 
-    Otherwise, the result is empty.
+    The entry states why both samplers are unavailable.
     """
     if clients % size == 0:
         return ()

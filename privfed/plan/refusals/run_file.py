@@ -107,7 +107,10 @@ def _untested_canaries(config: Config) -> Iterator[str]:
 
 
 def _charged_in_advance(config: Config) -> Iterator[str]:
-    """Yields a refusal if remote sites share clients: such sites charge all rounds as training."""
+    """Yields a refusal of evaluation rounds, which the caller has found, if sites share clients.
+
+    Such a site charges all rounds in advance, as training rounds.
+    """
     if config.at_remote_sites and config.data.sites_per_client > 1:
         yield (
             f"data.sites_per_client is {config.data.sites_per_client}, so with data.site_partition "

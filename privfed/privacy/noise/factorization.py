@@ -281,9 +281,10 @@ def _solved(count: int, rounds: int, separation: int, nearest: float) -> Buffers
 
 
 def _start(count: int, nearest: float) -> Numbers:
-    """Returns logits `[2 d]` of decays whose distances from 1 grow geometrically to `_FURTHEST`.
+    """Returns the arguments `[2 count]` of `_layout` at which the search for buffers starts.
 
-    The least distance is `nearest`, but at most `_FURTHEST` / 4.
+    The decays of C and of C^-1 then alternate, and their distances from 1 grow geometrically, from
+    `nearest` (at most `_FURTHEST` / 4) to `_FURTHEST`.
     """
     distances = np.geomspace(min(nearest, _FURTHEST / 4), _FURTHEST, 2 * count)
     points, gaps = 1 - distances, np.diff(distances)
