@@ -159,7 +159,7 @@ class Ledger:
 
     @property
     def prior(self) -> Spending:
-        """Events of earlier runs over the same population, as the open line states."""
+        """Events of earlier runs over the same population, as the ledger's first line states."""
         return MappingProxyType(self._prior)
 
     @property

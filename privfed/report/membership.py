@@ -126,7 +126,7 @@ def exposure_table(exposure: Exposure, folder: Path) -> Group:
 
 
 def _facts(exposure: Exposure, about: str, delta: float, folder: Path) -> Iterator[tuple[str, str]]:
-    """Yields the attacked runs, the number of trials, and the limits of the numbers.
+    """Yields the attacked runs, the number of trials, and caveats about the numbers.
 
     `about` and `delta` are those of `claim`; `folder` has the result's files.
     """

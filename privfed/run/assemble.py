@@ -334,7 +334,7 @@ def _attackers(config: Config, federation: Federation, streams: Streams) -> Atta
 
 
 def _false_claims(config: Config) -> FalseClaims:
-    """Returns the attackers' false statements, limited to values that a server or site accepts."""
+    """Returns what attackers state falsely, such as a number of examples, clipped to the limit."""
     attackers, most = config.attackers, config.aggregation.most_examples
     return FalseClaims(
         everything=attackers.replaces == "messages",

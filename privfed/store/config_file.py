@@ -126,7 +126,7 @@ def _terms(ledger: Path) -> Mapping[str, Any]:
 
 
 def _head(checkpoint: Path) -> bytes:
-    """Returns the ledger's head in a checkpoint, read without its tensors."""
+    """Returns the hash of the ledger's last line at the time of a checkpoint, as that states it."""
     with misfits_are_broken(checkpoint):
         return bytes.fromhex(str(tensor_facts(checkpoint)["ledger_head"]))
 

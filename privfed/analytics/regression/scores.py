@@ -48,7 +48,7 @@ class NoEstimate(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class ScoreSums:
-    """Averages over rounds of noised sums over clients, divided by the factors of their entries.
+    """Averages over rounds of noised sums over clients, without the factors of `Amplitudes`.
 
     Attributes:
       coefficients: coefficients at which the sums were released, shape `[k]`.

@@ -187,7 +187,7 @@ def _attackers_on_their_own_way(config: Config) -> Iterator[str]:
 
 
 def _epochs_of_what_stays(config: Config) -> Iterator[str]:
-    """Yields a refusal of local epochs unless local part, later epochs and plain steps exist."""
+    """Yields a refusal of local epochs without a local part, a later epoch, or a plain step."""
     count, client = config.client.local_epochs, config.client
     if not count:
         return

@@ -193,8 +193,9 @@ def _noise_of_other_rounds(config: Config) -> Iterator[str]:
 
 
 def _two_exchanges(config: Config) -> Iterator[str]:
-    """Yields a refusal of compression with two messages per update (`exchanges`) if another part
-    supports one.
+    """Yields refusals of compression with two messages per update (`exchanges`).
+
+    Refused are a mechanism, rule, client mechanism or attack that permits only one message.
     """
     if config.compression.exchanges == 1:
         return

@@ -200,7 +200,7 @@ _BUFFER_STAYS = 1e-7
 
 @dataclass(frozen=True)
 class Buffers:
-    """Decays theta `[d]` and outputs omega `[d]` of a column with a proven sensitivity bound.
+    """The decays theta `[d]` and weights omega `[d]` of a column whose sensitivity is proven.
 
     Raises `accounting.errors.Unaccountable` unless omega >= 0, 0 <= theta < 1, sum omega <= 1.
     """

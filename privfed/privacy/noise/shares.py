@@ -282,7 +282,10 @@ class Layers:
 
 @functools.lru_cache(maxsize=4096)
 def _boundaries(clients: int, colluders: int, most: int, waste: float) -> tuple[int, ...]:
-    """Returns boundaries from 0 to `most`, each the largest within the allowed waste."""
+    """Returns the boundaries between layers, numbers of dropouts from 0 to `most`.
+
+    Each is the largest at which the noise left is at most 1 + `waste` times the noise required.
+    """
     boundaries = [0]
     while (before := boundaries[-1]) < most:
         tried = range(most, before, -1)

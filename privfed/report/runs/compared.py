@@ -121,9 +121,9 @@ def _section(document: Document, names: list[str]) -> Document:
 
 
 def _defaults(name: str, stated: Document) -> dict[str, Any]:
-    """Returns the defaults, by key, of section `name`, and of the built-in parts in it.
+    """Returns the defaults, by key, of section `name` and of its built-in parts.
 
-    `stated` is the section in a run file; a part that it lacks is the default one.
+    The parts are those that `stated`, the section in a run file, chooses, or the default ones.
     """
     section = SECTIONS.get(name)
     if section is None:

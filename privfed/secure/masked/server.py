@@ -273,7 +273,8 @@ class MaskingServer:
         """Returns the largest number of dropouts that any honest voter counts.
 
         A voter also counts as dropouts the survivors about which it complained, at most `corrupt`
-        of them if it is honest. A layer is removed if all honest voters release it.
+        of them if it is honest. With more dropouts a voter releases fewer layers, so that with this
+        number only layers are removed that all honest voters release.
         """
         counted = (len(self._senders.intersection(self._complaints[who])) for who in self._votes)
         garbled = max((count for count in counted if count <= self._blame.corrupt), default=0)
