@@ -126,12 +126,13 @@ def status_command(directory: Path, as_json: bool, prometheus: Path | None) -> i
 
 def _summary(run_file: Path) -> str:
     """Returns a line about a run file: rounds, epsilon, model or release, and columns."""
+    from accounting import regular
     from accounting.documents import from_toml
     from privfed.core.text import visible
 
+    document = from_toml(regular.read_text(run_file))
     run, data, model, privacy = (
-        from_toml(run_file.read_text(encoding="utf-8")).get(name, {})
-        for name in ("run", "data", "model", "privacy")
+        document.get(name, {}) for name in ("run", "data", "model", "privacy")
     )
     columns = [*data.get("features", ()), *data.get("dates", ()), *data.get("categories", ())]
     named = columns or [*data.get("columns", ()), *data.get("covariates", ())]
