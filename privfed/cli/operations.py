@@ -130,7 +130,10 @@ def _summary(run_file: Path) -> str:
     from accounting.documents import from_toml
     from privfed.core.text import visible
 
-    document = from_toml(regular.read_text(run_file))
+    try:
+        document = from_toml(regular.read_text(run_file))
+    except (OSError, ValueError):
+        return "unreadable"
     run, data, model, privacy = (
         document.get(name, {}) for name in ("run", "data", "model", "privacy")
     )

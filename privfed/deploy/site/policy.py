@@ -55,7 +55,7 @@ class Code(StrEnum):
     CLIENT = "client"
     """A client may have rows at more sites than the run takes into account."""
     APPROVAL = "approval"
-    """The policy requires that a person approves the run, and nobody has, or has declined it."""
+    """The policy requires approval by hand, but the run is not approved, or was declined."""
     DEADLINE = "deadline"
     """The run's deadline is not set, exceeds the policy's, or is too short for this machine."""
 

@@ -242,6 +242,14 @@ def test_an_approved_run_is_recorded_when_it_is_declared(made):
     assert "columns age, bmi" in after
 
 
+def test_an_unreadable_run_file_hinders_no_listing(made):
+    answered(made, made.declaration()[0])
+    (text,) = made.folder(0).approvals.glob("*.toml")
+    text.write_bytes(b"[run\xff")
+    answer = run("site", "pending", made.folder(0).path)
+    assert (answer.exit_code, "unreadable" in answer.output) == (0, True)
+
+
 @pytest.mark.parametrize("word", ["pending", "approve", "decline"])
 def test_no_decision_is_made_in_a_folder_of_no_site(tmp_path, word):
     words = [] if word == "pending" else ["0" * 64]
