@@ -130,9 +130,9 @@ def test_a_full_disk_at_the_coordinator_ends_the_command_and_the_run_goes_on(
 
 def test_a_revoked_site_takes_no_part(made, tmp_path):
     """The new file names two sites, and has another digest: the others need it, too."""
-    kept = {name: key for name, key in made.federation.sites.items() if name != "h1"}
+    remaining = {name: key for name, key in made.federation.sites.items() if name != "h1"}
     smaller = tmp_path / "smaller.toml"
-    federation = FederationFile(name="stays", coordinator=str(made.key.public), sites=kept)
+    federation = FederationFile(name="stays", coordinator=str(made.key.public), sites=remaining)
     agreed(made, federation, smaller)
     sites = agents(made)
     outcome = played(

@@ -6,18 +6,6 @@ import pytest
 from commands import run
 
 from privfed.deploy.carriers.flower.new_app import QUIET
-from privfed.deploy.files.keys import SiteKey
-
-
-@pytest.fixture
-def agreed(tmp_path):
-    """A run file, a federation, and the coordinator's key beside it."""
-    key = SiteKey.draw("coordinator")
-    key.write(tmp_path / "key")
-    federation = tmp_path / "federation.toml"
-    assert run("federation", "new", federation, "--name", "stays", "--coordinator", key.public)
-    (tmp_path / "run.toml").write_text("[run]\nrounds = 3\n")
-    return tmp_path
 
 
 def new(folder, app, *words, run_file="run.toml"):
