@@ -68,6 +68,8 @@ class LocalExecutor:
     measures: ClientMeasures | None = None
     """Client-side evaluation; None in runs without it."""
     ranks: Ranks = field(default_factory=SingleProcess)
+    own_trainers: tuple[LocalTrainer, ...] = ()
+    """A trainer for each architecture of clients' own models; empty if all train the run's."""
     unordered: bool = False
     """Whether ranks may claim chunks in any order, because sums do not depend on the order."""
 
@@ -151,10 +153,23 @@ class LocalExecutor:
         self, exchange: Exchange, cohort: Cohort, trainer: LocalTrainer, ids: Indices
     ) -> Iterator[Chunk]:
         """Yields the answers of clients `ids` of the population of `trainer`, in chunks."""
-        chunks = self._chunks_of(ids, f"{cohort.round}/{exchange.task}")
-        for chunk, (federation, mine) in self._with_examples(trainer.federation, chunks):
-            holding = replace(trainer, federation=federation)
-            yield from self._in_memory(exchange, holding, chunk, mine, cohort.round)
+        for number, (having, some) in enumerate(self._by_architecture(trainer, ids)):
+            chunks = self._chunks_of(some, f"{cohort.round}/{exchange.task}/{number}")
+            for chunk, (federation, mine) in self._with_examples(trainer.federation, chunks):
+                holding = replace(having, federation=federation)
+                yield from self._in_memory(exchange, holding, chunk, mine, cohort.round)
+
+    def _by_architecture(
+        self, trainer: LocalTrainer, ids: Indices
+    ) -> Iterator[tuple[LocalTrainer, Indices]]:
+        """Yields, for each architecture, a trainer like `trainer`, and its clients of `ids`."""
+        if not self.own_trainers:
+            yield trainer, ids
+            return
+        sites, count = trainer.federation.sites, len(self.own_trainers)
+        which = (trainer.federation.identify(ids) if sites is None else sites[ids]) % count
+        for number, its in enumerate(self.own_trainers):
+            yield replace(its, lr=trainer.lr, steering=trainer.steering), ids[which == number]
 
     def _in_memory(
         self,
@@ -223,9 +238,8 @@ class LocalExecutor:
         this rank processes every n-th client, with n the number of ranks.
         """
         if not self.unordered:
-            ids = ids[
-                self.ranks.rank :: self.ranks.count
-            ]  # `ids` are sorted by work, so ranks have similar loads
+            # `ids` are sorted by work, so ranks have similar loads
+            ids = ids[self.ranks.rank :: self.ranks.count]
         chunks = [ids[start : start + self.chunk] for start in range(0, len(ids), self.chunk)]
         if not self.unordered:
             yield from chunks

@@ -239,7 +239,7 @@ class Config:
         if self.objective.keeps:
             return f"client.objective = {self.names['objective']!r}"
         if self.compression.keeps:
-            return f"compression.name = {self.names['compression']!r} with error_feedback"
+            return f"compression.{self.compression.keeping} = true"
         return f"model.local = {self.start.local}" if self.start.local else ""
 
     @property

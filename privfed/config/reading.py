@@ -17,7 +17,7 @@ from privfed.config.sections import (
 )
 from privfed.core.errors import Refused
 from privfed.core.parts import expected
-from privfed.core.registry import BUILT_IN, GIVEN, LISTS
+from privfed.core.registry import BUILT_IN, CLIENT_MODELS, GIVEN, LISTS
 
 
 def load(path: Path | None, overrides: Iterable[str] = ()) -> Config:
@@ -88,7 +88,7 @@ def keys_of_outside_parts(text: str, of: str) -> list[str]:
         for name, section in SECTIONS.items()
         for key, (kind, default) in section.parts.items()
     ]
-    for kind, place in LISTS.items():
+    for kind, place in (*LISTS.items(), ("model", CLIENT_MODELS)):
         section, _, key = place.partition(".")
         listed = raw.get(section, {}).get(key, [])
         parts += [(place, kind, name) for name in (listed if isinstance(listed, list) else ())]

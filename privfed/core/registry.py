@@ -52,7 +52,12 @@ OTHER_PARTS = {
         "sign_majority": "signsgd",
     },
     "protocol": {"masks": "secagg secaggplus bonawitz"},
-    "compression": {"qsgd": "quantize quantization", "random_mask": "randomk", "sign": "signsgd"},
+    "compression": {
+        "qsgd": "quantize quantization",
+        "random_mask": "randomk",
+        "sign": "signsgd",
+        "soft_labels": "distillation fedmd feddf pate votes",
+    },
     "attack": {
         "alie": "lie littleisenough",
         "ipm": "innerproduct",
@@ -139,6 +144,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "qsgd": "privfed.client.compression.qsgd:Qsgd",
         "top_k": "privfed.client.compression.top_k:TopK",
         "sign": "privfed.client.compression.qsgd:Sign",
+        "soft_labels": "privfed.client.compression.soft_labels:SoftLabels",
     },
     "client_mechanism": {
         "none": "privfed.client.dp_sgd:NoClientPrivacy",
@@ -264,6 +270,9 @@ LISTS = {
     "watcher": "run.watch",
 }
 """The key of a run file that lists parts of a kind, for each kind of which a run has several."""
+
+CLIENT_MODELS = "compression.models"
+"""The key of a run file that lists further models, of clients themselves."""
 
 GIVEN: dict[str, dict[str, str]] = {
     "source": {

@@ -129,7 +129,7 @@ class Federation:
       typical: Estimate of a client's number of examples from public facts; None if unknown.
       relabelled: Pairs (round, labels `[classes]`), in order of rounds: from that round on,
         examples of class c have the label `labels[c]`.
-      root: Public examples that the server trains on; None if there are none.
+      root: Public examples for the server, or for clients to label; None if there are none.
       shared: Whether the test set belongs to clients that also train.
       stands_for: Number of clients of the complete population, if this is a subset that represents
         it; otherwise 0.
@@ -269,11 +269,15 @@ class Federation:
             self, examples=change(self.examples), test=change(self.test), root=root, _stages={}
         )
 
-    def with_root_set(self, count: int) -> Federation:
+    def with_root_set(self, count: int, key: str = "aggregation.root") -> Federation:
         """Returns the population with `count` evenly spaced test examples moved to the root set.
 
         If `test` is a subset of a larger test set, at least one example remains in it, and fewer
         than `count` are moved if necessary.
+
+        Args:
+          count: number of examples; 0 for no root set.
+          key: the key of the run file that states this number.
 
         Raises:
           Refused: if no example of the complete test set would remain, or the test set is of
@@ -283,13 +287,13 @@ class Federation:
             return self
         if self.shared:
             raise Refused(
-                f"aggregation.root is {count}, but the server's test examples are of clients that "
-                "train; use a test set of other clients, or set aggregation.root = 0"
+                f"{key} is {count}, but the server's test examples are of clients that "
+                f"train; use a test set of other clients, or remove {key}"
             )
         if count >= len(self.test) * self.test_scale:
             raise Refused(
-                f"aggregation.root is {count}, but there are {len(self.test)} public test "
-                "examples, and at least one must remain for scoring; lower aggregation.root"
+                f"{key} is {count}, but there are {len(self.test)} public test "
+                f"examples, and at least one must remain for scoring; lower {key}"
             )
         count = min(count, len(self.test) - 1)  # if the test set stands for a larger one
         rows = np.arange(len(self.test))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from privfed.config.config import Config
 from privfed.core.text import ceiling, size_of
 from privfed.plan.budget_shares import budget_shares
@@ -16,12 +18,18 @@ def compression_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
     if not compression.compresses:
         return {}
     sent = f"{name}: {forecast.message:,} of {forecast.parameters:,} numbers"
-    if not compression.linear:
+    if not compression.summable:
         sent = f"{name}: each row is encoded by itself"
     if compression.exchanges > 1:
         sent += f", {compression.exchanges} times"
+    if compression.public:
+        sent += f", on {compression.public:,} public examples"
+    if compression.trains_own_models:
+        sent += f"; clients train {' or '.join(compression.architectures) or 'models'} of their own"
     if not plan.mechanism.private:
         return {"compression": sent}
+    if math.isfinite(bound := compression.norm_bound):
+        return {"compression": f"{sent}; a row has norm at most {bound:.4g} before clipping"}
     shorter = f"{forecast.shortening:.2g} times " if forecast.shortening < 1.0 else ""
     clipped = f"the compressed row is clipped; its norm is about {shorter}that of the update"
     return {"compression": f"{sent}; {clipped}"}

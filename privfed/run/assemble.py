@@ -9,15 +9,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from defenses.types import RowRule, SumRule
+from defenses.types import SumRule
 from privfed.client.autotune import Speed, fastest, speedup
 from privfed.client.byzantine import Attackers, FalseClaims, targeted
 from privfed.client.client_measures import ClientMeasures, Measurement
+from privfed.client.compression.compressed import with_student
 from privfed.client.device_memory import memory_of
 from privfed.client.executor import LocalExecutor
 from privfed.client.objective import Grouping
 from privfed.client.partial import Averaging, Partial
 from privfed.client.silos import PerExample
+from privfed.client.student import NetworkStudent
 from privfed.client.trainer import LocalTrainer
 from privfed.config.config import Config
 from privfed.core.errors import Refused
@@ -31,12 +33,12 @@ from privfed.models.network import Network
 from privfed.models.precision import FASTER, as_asked_for, unsound
 from privfed.plan.evaluation_cost import measure_row_of
 from privfed.plan.plan import Plan
-from privfed.plan.refusals.clients import averages_statistics
 from privfed.privacy.mechanism import Mechanism
 from privfed.round.algorithm import Algorithm
 from privfed.run.input_canaries import refuse_uncraftable
 from privfed.run.setup import Setup
-from privfed.secure.aborts import refuse_population
+from privfed.run.students import client_trainers, student_of
+from privfed.run.unfit import refuse_other_population, refuse_unfit_model
 
 _COPIES, _FLOAT32 = 3, 4
 """Copies of a round's rows in memory (as trained, as sent, and a margin for a larger cohort than
@@ -60,10 +62,11 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
       Refused: if the plan does not fit this population, or cannot train this model.
     """
     config = plan.config
+    student = student_of(config, federation, network)
     algorithm = _averaging(plan.algorithm(shapes=network.shapes.by_name), network)
-    _refuse_other_population(plan, federation)
-    _refuse_averages(config, network)
-    _refuse_unfit_rule(config, algorithm, network)
+    algorithm = replace(algorithm, objective=with_student(algorithm.objective, student))
+    refuse_other_population(plan, federation)
+    refuse_unfit_model(config, algorithm, network)
     if config.audit.by_inputs:
         refuse_uncraftable(config.audit, federation, network)
     evaluation, measures = None, None
@@ -76,17 +79,19 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
         ExampleGroups.by(config.evaluation.group, Form.of(federation.test))
     public = len(federation.test) > 0 and not federation.test_is_few
     scoring_seconds = _seconds_to_score(network, federation)
-    network, trainer, speed = _measured(config, algorithm, federation, network)
+    network, trainer, speed = _measured(config, algorithm, federation, network, student)
     if config.client_mechanism.private:  # refuses models that mix examples, sent or not
         PerExample(trainer.network).verify(*federation.examples.synthetic(3))
     attackers = _attackers(config, federation, streams)
+    executor = _executor(plan, trainer, speed, streams, attackers)
+    own_trainers = client_trainers(config, executor.trainer, student, streams)
     return Setup(
         plan=replace(plan, config=_as_measured(config, network, speed)),
         federation=federation,
         network=network,
         algorithm=algorithm,
         evaluation=evaluation,
-        executor=replace(_executor(plan, trainer, speed, streams, attackers), measures=measures),
+        executor=replace(executor, measures=measures, own_trainers=own_trainers),
         streams=streams,
         speed=speed,
         scoring_seconds=scoring_seconds,
@@ -96,28 +101,6 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
     )
 
 
-def _refuse_other_population(plan: Plan, federation: Federation) -> None:
-    """Raises `Refused` if the plan's guarantee is not proved for this number of clients."""
-    clients, present = plan.config.data.clients, federation.population_size
-    if plan.mechanism.private:
-        plan.cost.witness.refuse_population(present, clients)
-    if plan.cost.limits.sites:
-        _refuse_full_sums(plan, federation)
-    elif plan.event.slack:
-        refuse_population(present, clients)
-
-
-def _refuse_unfit_rule(config: Config, algorithm: Algorithm, network: Network) -> None:
-    """Raises `Refused` if the aggregation rule does not suit the model's layers."""
-    rule = algorithm.rule
-    if isinstance(rule, RowRule) and (why := rule.unfit_reason(network.shapes.sizes)):
-        raise Refused(
-            f"aggregation.rule is {config.names['rule']!r}, but does not suit this model, because "
-            f"{why}; "
-            'use another rule, or model.name = "mlp"'
-        )
-
-
 def _averaging(algorithm: Algorithm, network: Network) -> Algorithm:
     """Returns `algorithm`; if the model has batch normalisations, it averages their statistics."""
     count = network.averaged.length
@@ -125,45 +108,6 @@ def _averaging(algorithm: Algorithm, network: Network) -> Algorithm:
         return algorithm
     objective = Averaging(inner=algorithm.objective, count=count)
     return replace(algorithm, objective=objective, averaged=count)
-
-
-def _refuse_averages(config: Config, network: Network) -> None:
-    """Raises `Refused` if running statistics are averaged, but a key does not support that."""
-    names, data = config.names, config.data
-    refused = (
-        (
-            "client.objective",
-            names["objective"],
-            '"sgd"',
-            not averages_statistics(config.objective),
-        ),
-        ("compression.name", names["compression"], '"none"', config.compression.compresses),
-        ("secure.protocol", names["protocol"], '"none"', config.secured),
-        ("attack.name", names["attack"], "another", config.has_attackers and config.attack.steers),
-        ("data.site_partition", data.site_partition, "another value", config.at_remote_sites),
-    )
-    for key, value, instead, wrong in refused:
-        if wrong and network.averaged.names:
-            raise Refused(
-                f"{key} is {value!r}, but clients average the running statistics of "
-                f"{network.averaged.names[0].rpartition('.')[0]!r}, a batch normalisation, which "
-                f"this value does not support; use {instead}, or group normalisation in the model",
-                key=key,
-            )
-
-
-def _refuse_full_sums(plan: Plan, federation: Federation) -> None:
-    """Raises `Refused` for more clients than a sum over sites can hold.
-
-    The sum, which must never abort, holds `data.clients` times `data.sites_per_client` rows.
-    """
-    data = plan.config.data
-    declared = data.clients * data.sites_per_client
-    if plan.cost.limits.rows and federation.clients > declared:
-        raise Refused(
-            f"data.clients and data.sites_per_client declare at most {declared} rows of clients at "
-            "sites, but the data have more, so sums over sites could overflow; raise data.clients"
-        )
 
 
 def evaluation_of(
@@ -201,14 +145,18 @@ def _seconds_to_score(network: Network, federation: Federation) -> float:
 
 
 def _measured(
-    config: Config, algorithm: Algorithm, federation: Federation, network: Network
+    config: Config,
+    algorithm: Algorithm,
+    federation: Federation,
+    network: Network,
+    student: NetworkStudent | None,
 ) -> tuple[Network, LocalTrainer, Speed]:
     """Returns the network in its training precision, its trainer, and its speed.
 
     With `run.precision` "fast", the precision is mixed if that is sound and faster (`FASTER`).
     Speeds are measured on synthetic examples, so no choice depends on client data.
     """
-    trainer = _trainer(config, federation, network)
+    trainer = _trainer(config, federation, network, student)
     speed = _speed(config, algorithm, trainer)
     if config.run.precision != "fast":
         precision = as_asked_for(network, federation.examples)
@@ -216,7 +164,7 @@ def _measured(
     if reason := unsound(network, federation.examples, config.client.batch_size):
         return network, trainer, replace(speed, precision=f"in full precision: mixed {reason}")
     rounded = replace(network, mixed=config.client.batch_size)
-    candidate = _trainer(config, federation, rounded)
+    candidate = _trainer(config, federation, rounded, student)
     ratio = speedup(candidate, trainer, speed, config.sampler.size)
     if ratio < FASTER:
         why = f"in full precision: mixed is not faster here ({ratio:.2f} x)"
@@ -232,8 +180,11 @@ def _as_measured(config: Config, network: Network, speed: Speed) -> Config:
     return config.with_run(trainer=speed.way, chunk=chunk, precision=precision)
 
 
-def _trainer(config: Config, federation: Federation, network: Network) -> LocalTrainer:
-    client, objective = config.client, config.messages(network.shapes.by_name)
+def _trainer(
+    config: Config, federation: Federation, network: Network, student: NetworkStudent | None
+) -> LocalTrainer:
+    client = config.client
+    objective = with_student(config.messages(network.shapes.by_name), student)
     if count := network.averaged.length:
         objective = Averaging(inner=objective, count=count)
     if network.local.names:

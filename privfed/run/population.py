@@ -93,7 +93,14 @@ def load_empty(config: Config, streams: Streams) -> Federation:
         test,
         typical=typical,
         stands_for=config.data.clients,
-    ).with_root_set(config.aggregation.root)
+    ).with_root_set(*_public_examples(config))
+
+
+def _public_examples(config: Config) -> tuple[int, str]:
+    """Returns the number of public test examples that are not used for evaluation, and its key."""
+    if config.compression.public:
+        return config.compression.public, "compression.examples"
+    return config.aggregation.root, "aggregation.root"
 
 
 def _declared(config: Config) -> Examples:
@@ -121,4 +128,4 @@ def _population(config: Config, streams: Streams, few: int) -> Federation:
         sites=sites_of(config),
     )
     shifted: Federation = config.shift.apply(federation, streams)
-    return shifted.with_root_set(config.aggregation.root)
+    return shifted.with_root_set(*_public_examples(config))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import torch
+from torch import Tensor
+
 from privfed.client.autotune import Speed
 from privfed.client.byzantine import Attackers
 from privfed.client.executor import LocalExecutor
@@ -13,6 +16,9 @@ from privfed.data.holdout import with_held_back
 from privfed.models.network import Network
 from privfed.plan.plan import Plan
 from privfed.round.algorithm import Algorithm, TrainingState
+
+PUBLIC = "public examples"
+"""Name of the features of public examples among a run's constants."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,23 @@ class Setup:
     """Test examples with the attack applied, labelled with its target classes."""
 
     @property
+    def constants(self) -> dict[str, Tensor]:
+        """The tensors that sites need and that training does not change, by name.
+
+        They are those of the model and, if messages are about public examples, the features of
+        these (`PUBLIC`).
+        """
+        public = self.federation.root if self.plan.config.compression.public else None
+        features = {} if public is None else {PUBLIC: public.x[torch.arange(len(public))]}
+        return {**self.network.constants, **features}
+
+    def at_site(self, site: int) -> Setup:
+        """The same run at one site, whose clients have a common architecture."""
+        trainers = self.executor.own_trainers
+        chosen = (trainers[site % len(trainers)],) if trainers else ()
+        return replace(self, executor=replace(self.executor, own_trainers=chosen))
+
+    @property
     def algorithms(self) -> tuple[Algorithm, ...]:
         """The algorithms of training rounds and, if clients evaluate, of evaluation rounds."""
         return (self.algorithm, self.evaluation) if self.evaluation else (self.algorithm,)
@@ -48,7 +71,8 @@ class Setup:
     @property
     def state_length(self) -> int:
         """Number of values each client keeps between rounds."""
-        return self.executor.trainer.objective.state_length(self.network.shapes.length)
+        trainers = self.executor.own_trainers or (self.executor.trainer,)
+        return trainers[0].objective.state_length(self.network.shapes.length)
 
     def algorithm_in(self, round: int) -> Algorithm:
         """The algorithm of `round`, which trains or evaluates."""

@@ -179,10 +179,13 @@ class HeldElsewhere:
 
 @dataclass(frozen=True)
 class UpdateCanaries:
-    """Canaries that send fixed directions, with their log and the initial model `start` `[d]`."""
+    """Canaries that send fixed directions, with their log and the initial model `start` `[d]`.
+
+    `start` is None if rows are compressed, so that directions are not those of a model.
+    """
 
     canaries: Canaries
-    start: Tensor
+    start: Tensor | None
     log: CanaryLog
 
     def hear(self, round: int, released: list[Tensor]) -> None:
@@ -193,15 +196,20 @@ class UpdateCanaries:
         self.log.append(round, self.canaries.products_with(released))
 
     def end(self, params: Tensor) -> None:
-        """Logs inner products of `params` - `start` with the canaries' directions."""
-        self.log.append(FINAL, self.canaries.products_with([params - self.start]))
+        """Logs inner products of `params` - `start` with the canaries' directions; 0 without it."""
+        unknown = self.canaries.directions.new_zeros(self.canaries.directions.shape[1])
+        change = unknown if self.start is None else params - self.start
+        self.log.append(FINAL, self.canaries.products_with([change]))
 
 
 def with_run_canaries(
     world: World, setup: Setup, directory: RunDirectory
 ) -> tuple[World, RunCanaries | None]:
     """Adds the run's canaries to the population of `world`; returns the world and the canaries."""
-    config, length = setup.plan.config, setup.network.shapes.length
+    config, compresses = setup.plan.config, setup.plan.config.compression.compresses
+    length = setup.network.shapes.length
+    if compresses:
+        length = setup.algorithm.objective.layout(length).length
     if not config.audit.canaries:
         return world, None
     if config.audit.by_inputs:
@@ -219,7 +227,8 @@ def with_run_canaries(
     clients = setup.federation.clients
     cost = setup.plan.cost
     world = with_canaries(world, clients, config.mechanism, cost.rule, cost.witness, canaries, log)
-    return world, UpdateCanaries(canaries, _start_of(setup, directory), log)
+    start = None if compresses else _start_of(setup, directory)
+    return world, UpdateCanaries(canaries, start, log)
 
 
 def _start_of(setup: Setup, directory: RunDirectory) -> Tensor:

@@ -44,7 +44,7 @@ class DescriptionRequest:
             path.read_bytes().split(b"\n")[0],
             setup.plan.config.toml(),
             ExampleForm.of(setup.federation.examples),
-            setup.network.constants,
+            setup.constants,
             SEALING.public,
         )
         self.coordinator = Coordinator(

@@ -121,7 +121,7 @@ class Hospitals:
         opening = path.read_bytes().split(b"\n")[0]
         form = ExampleForm.of(setup.federation.examples)
         text = setup.plan.config.toml()
-        declared = Declaration(opening, text, form, setup.network.constants, SEALING.public)
+        declared = Declaration(opening, text, form, setup.constants, SEALING.public)
         return declared, ledger
 
     def signed(self, kind: Kind, run: bytes, body: bytes) -> bytes:

@@ -12,7 +12,13 @@ from dataclasses import replace
 from pydantic import SkipValidation
 
 from privfed.client.around import Around
-from privfed.client.compression.compression import Compression, Sending, Space, compressed_row
+from privfed.client.compression.compression import (
+    Compression,
+    Sending,
+    Space,
+    Student,
+    compressed_row,
+)
 from privfed.client.exchange import Broadcast, Exchange
 from privfed.client.objective import Cohorts, Memory, Objective, Work
 from privfed.core.deferred import Tensor, torch
@@ -50,12 +56,33 @@ def compressed(
     return Compressed(inner=objective, compression=compression, seed=seed, shapes=places)
 
 
+def with_student(objective: Objective, student: Student | None) -> Objective:
+    """Returns `objective`; if its messages are compressed, with the server's model `student`."""
+    if not isinstance(objective, Compressed):
+        return objective
+    return objective.model_copy(update={"student": student})
+
+
 class Compressed(Around):
     """The objective `inner`, with its updates `[d]` encoded by `compression`."""
 
     compression: SkipValidation[Compression]
     seed: int
     shapes: SkipValidation[Shapes | None] = None
+    student: SkipValidation[Student | None] = None
+    """The server's model on public examples; None if the compression needs none, or before the
+    model is built.
+    """
+
+    @property
+    def broadcasts(self) -> int:
+        """Number of vectors `[d]` that each client receives: none if it trains its own model."""
+        return 0 if self.compression.trains_own_models else self.inner.broadcasts
+
+    @property
+    def needs_classes(self) -> bool:  # type: ignore[override]
+        """Whether `inner` or the compression reads outputs as logits of classes."""
+        return self.inner.needs_classes or self.compression.needs_classes
 
     @property
     def keeps(self) -> int:
@@ -148,7 +175,7 @@ class Compressed(Around):
         return Sending(space, int(broadcast[_NUMBER]), broadcast)
 
     def _space(self, d: int) -> Space:
-        return Space(self._shapes(d), self.seed)
+        return Space(self._shapes(d), self.seed, self.student)
 
     def _shapes(self, d: int) -> Shapes:
         return self.shapes or Shapes(("all",), ((d,),))

@@ -12,8 +12,9 @@ Scaling or decoding a row after clipping would void this, and no compression can
 
 *Linear* compressions apply the same matrix, drawn by public random numbers
 (`privfed.core.streams`), to each row. The sum of messages is then the compressed sum of updates,
-which supports secure sums and noise. All others are nonlinear in the row and encode numbers in
-fewer bits: they need a server that receives each row.
+which supports secure sums and noise. Soft labels are not linear in the update, but the server needs
+only their sum (`summable`). All others encode numbers in fewer bits, and need a server that
+receives each row.
 
 *Error feedback*: a client adds the residual of earlier compressions to its update (Seide et al.
 2014; Karimireddy, Rebjock, Stich & Jaggi 2019), and keeps the new residual. The row is clipped
@@ -24,10 +25,11 @@ removes.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from collections.abc import Generator
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
 
 from privfed.client.exchange import Broadcast, Exchange
 from privfed.client.objective import Memory
@@ -37,12 +39,34 @@ from privfed.core.streams import Keys, Streams
 from privfed.core.vector import Layout, Shapes
 
 
+class Student(Protocol):
+    """Interface of a model's architecture on m public unlabelled examples."""
+
+    def outputs(self, models: Tensor) -> Tensor:
+        """Returns the outputs `[c, m, k]` of `models` `[c, d]` for the public examples."""
+
+    def distilled(self, models: Tensor, targets: Tensor, batches: Tensor, lr: float) -> Tensor:
+        """Returns `models` `[c, d]` after training on `targets`.
+
+        Args:
+          models: parameters at the start, shape [c, d].
+          targets: a distribution over classes for each public example, shape [m, k].
+          batches: indices of public examples in each step, shape [steps, B].
+          lr: learning rate.
+        """
+
+
 @dataclass(frozen=True)
 class Space:
-    """The `shapes` of a model's parameters, and the `seed` of the public random numbers."""
+    """The `shapes` of a model's parameters, and the `seed` of the public random numbers.
+
+    `student` is the server's model on public examples; None if the run has no public examples, or
+    its model is not built yet.
+    """
 
     shapes: Shapes
     seed: int
+    student: Student | None = field(default=None, compare=False)
 
     def keys(self, number: int) -> Keys:
         """Returns the public random stream of compressed round `number`, from 1.
@@ -78,13 +102,20 @@ class Compression(Part):
     compresses: ClassVar[bool] = True
     """Whether messages are compressed; false only for `NoCompression`."""
     linear: ClassVar[bool] = True
-    """Whether the sum of messages is the compressed sum of updates. Otherwise the server receives
-    each row, whose length is d.
-    """
+    """Whether the sum of messages is the compressed sum of updates."""
+    needs_classes: ClassVar[bool] = False
+    """Whether outputs must be logits of classes; any other `model.loss` is then refused."""
+    keeping: ClassVar[str] = "error_feedback"
+    """The key by which clients keep state, for messages."""
     fresh: ClassVar[bool] = True
     """Whether the coordinates of a row have another meaning in each round."""
     exchanges: ClassVar[int] = 1
     """Number of exchanges of a round in which a client sends a part of the same update."""
+
+    @property
+    def summable(self) -> bool:
+        """Whether the server needs only the sum of messages; if not, it receives each row of d."""
+        return self.linear
 
     @property
     def keeps(self) -> int:
@@ -93,6 +124,26 @@ class Compression(Part):
         If it is above 0, clients have to take part repeatedly.
         """
         return 0
+
+    @property
+    def public(self) -> int:
+        """Number of public test examples that messages are about; 0 if they need none."""
+        return 0
+
+    @property
+    def architectures(self) -> Sequence[str]:
+        """Names of the architectures of clients' own models; empty if all have the server's."""
+        return ()
+
+    @property
+    def trains_own_models(self) -> bool:
+        """Whether clients train models of their own, and do not receive the server's."""
+        return False
+
+    @property
+    def norm_bound(self) -> float:
+        """Upper bound on the norm of a message before clipping; infinite if there is none."""
+        return math.inf
 
     @abstractmethod
     def length(self, shapes: Shapes) -> int:

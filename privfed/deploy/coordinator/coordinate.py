@@ -60,7 +60,7 @@ class Reach:
             self.connect(Greeter(federation, self.key.identity)),
             self.key.identity,
             bytes.fromhex(federation.digest()),
-            Declaration(opening, declared, form, setup.network.constants, sealing.public),
+            Declaration(opening, declared, form, setup.constants, sealing.public),
             ledger,
             sealing,
             least=setup.plan.cost.limits.minimum if config.secured else 1,

@@ -215,7 +215,8 @@ class Membership:
                 )
             )
         facts = declaration.text, declaration.examples, declaration.constants
-        table, setup = self.accepted(*facts)
+        table, accepted = self.accepted(*facts)
+        setup = accepted.at_site(self.number)
         config = setup.plan.config
         self.refuse_unapproved(config, declared=new)
         self.rehearsed(table, setup)

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 from privfed.config.config import Config
 from privfed.core.errors import Refused
 from privfed.core.parts import catalogue_name
-from privfed.core.registry import BUILT_IN, GIVEN, LISTS
+from privfed.core.registry import BUILT_IN, CLIENT_MODELS, GIVEN, LISTS
 from privfed.deploy.files.federation_file import FederationFile, Threat
 from privfed.deploy.site.policy import Code, LocalPolicy, Refusal
 from privfed.deploy.site.release_check import StatesRelease, other_keys, purpose_of
@@ -259,6 +259,9 @@ def _model(request: _Request) -> Reasons:
         for spelt in dict.fromkeys([request.config.names["model"], name]):
             if unlisted := unlisted_model_refusal(request.policy, spelt):
                 yield unlisted.code, unlisted.reason
+    for other in request.config.compression.architectures:
+        if other not in allowed:
+            yield Code.MODEL, _not_listed(CLIENT_MODELS, other, "allow.models", allowed)
     most = request.policy.allow.parameters
     if request.parameters > most:
         yield (

@@ -22,14 +22,15 @@ from privfed.config.config import Config
 from privfed.config.reading import read_resolved
 from privfed.core.errors import Refused
 from privfed.core.parts import Part
-from privfed.data.federation import Federation
+from privfed.core.streams import Streams
+from privfed.data.federation import Examples, Federation
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.declaration import ExampleForm
 from privfed.deploy.site.policy import Code, Declined, Refusal
 from privfed.deploy.site.population import most_examples, synthetic_clients
 from privfed.deploy.site.site_work import SiteWork, questions_of_each_kind
 from privfed.run.prepare import prepare
-from privfed.run.setup import Setup
+from privfed.run.setup import PUBLIC, Setup
 
 _EXCEEDED = 1e-12
 """Largest probability per round of a cohort that is larger than the rehearsed one."""
@@ -157,11 +158,35 @@ def bare_setup(config: Config, form: ExampleForm, constants: Mapping[str, Tensor
     Args:
       config: the run.
       form: shapes and types of examples.
-      constants: declared tensors of the model that are not trained; None builds them.
+      constants: declared tensors of the model that are not trained, and features of public
+        examples; None builds them, and uses zeros as such features.
 
     Raises:
       Refused: if the run is not permitted.
     """
-    return prepare(
-        config, constants=constants, load=lambda config, _: synthetic_clients(config, form, 1)
-    )
+    public = _public_examples(config, form, (constants or {}).get(PUBLIC))
+    if constants is not None:
+        constants = {name: value for name, value in constants.items() if name != PUBLIC}
+
+    def load(config: Config, _: Streams) -> Federation:
+        return replace(synthetic_clients(config, form, 1), root=public)
+
+    return prepare(config, constants=constants, load=load)
+
+
+def _public_examples(config: Config, form: ExampleForm, x: Tensor | None) -> Examples | None:
+    """Returns the public examples with features x; None if the run has none.
+
+    Without x, all features are zero. Raises `Refused` if x has another shape or type.
+    """
+    if not (count := config.compression.public):
+        return None
+    public = form.zeros(count)
+    if x is None:
+        return public
+    if (x.shape, x.dtype) != (public.x.shape, public.x.dtype):
+        raise Refused(
+            f"the declared public examples have shape {list(x.shape)}, but compression.examples = "
+            f"{count} examples have {list(public.x.shape)}; the coordinator has to declare these"
+        )
+    return replace(public, x=x)

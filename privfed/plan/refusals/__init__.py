@@ -18,6 +18,7 @@ from privfed.plan.refusals.clients import (
     partial_model_refusals,
     rates_of_zero,
 )
+from privfed.plan.refusals.compression import compression_refusals
 from privfed.plan.refusals.rules import rule_refusals
 from privfed.plan.refusals.run_file import (
     choice_refusals,
@@ -36,11 +37,7 @@ from privfed.plan.refusals.sampling import (
     weights_by_private_sizes,
 )
 from privfed.plan.refusals.sites import silo_refusals, site_refusals
-from privfed.plan.refusals.sums import (
-    compression_refusals,
-    joint_noise_refusals,
-    secure_sum_refusals,
-)
+from privfed.plan.refusals.sums import joint_noise_refusals, secure_sum_refusals
 
 _IN_ORDER: tuple[Callable[[Config], Iterator[str]], ...] = (
     unproven_draw,

@@ -28,7 +28,7 @@ def client_state_refusals(config: Config) -> Iterator[str]:
 
 def _instead(config: Config) -> str:
     fed_back = config.compression.keeps and not config.objective.keeps
-    return "compression.error_feedback = false" if fed_back else "another objective"
+    return f"compression.{config.compression.keeping} = false" if fed_back else "another objective"
 
 
 def _state_that_reveals_others(config: Config) -> Iterator[str]:
@@ -112,13 +112,13 @@ def _models_not_at_the_server(config: Config) -> Iterator[str]:
 
 
 def _logits_of_no_classes(config: Config) -> Iterator[str]:
-    """Yields a refusal of an objective that changes logits of classes if the loss has none."""
-    if config.objective.needs_classes and not config.loss.softmax:
-        yield (
-            f"client.objective = {config.names['objective']!r} changes the logits of classes, "
-            f"but model.loss = {config.names['loss']!r} has no logits; use another objective, or "
-            'model.loss = "cross_entropy"'
-        )
+    """Yields refusals of objectives and compressions that need logits if the loss has none."""
+    for key, kind in (("client.objective", "objective"), ("compression.name", "compression")):
+        if getattr(config, kind).needs_classes and not config.loss.softmax:
+            yield (
+                f"{key} = {config.names[kind]!r} needs the logits of classes, but model.loss = "
+                f'{config.names["loss"]!r} has none; use another {kind}, or "cross_entropy"'
+            )
 
 
 def _steps_for_nothing(config: Config) -> Iterator[str]:

@@ -219,7 +219,7 @@ def _root_set(choice: _Choice) -> Iterator[str]:
             f"{choice.name} needs a root set, but aggregation.root is not set; set it to the "
             "number of public test examples on which the server trains, which are then not scored"
         )
-    elif root and not needed:
+    elif root and not needed and not choice.config.compression.public:
         yield (
             f"aggregation.root is {root}, but {choice.name} uses no root set; remove "
             "aggregation.root"

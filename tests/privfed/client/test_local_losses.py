@@ -137,7 +137,7 @@ def test_a_clients_row_follows_from_its_own_examples(objective, way):
 @every_case(
     "keys, says",
     [
-        (("client.objective=fedlc", "model.loss=multi_label"), "changes the logits of classes"),
+        (("client.objective=fedlc", "model.loss=multi_label"), "needs the logits of classes"),
         (("client.objective=moon",), "clients have to return"),
         (
             ("client.objective=fedrs", "client.privacy.mechanism=dp_sgd", "data.setting=cross_silo",

@@ -128,7 +128,7 @@ def federated(tables, *keys, carrier=None, sites=None):
         carrier or Loopback({site: agent.answer for site, agent in sites.items()}),
         KEY_OF_COORDINATOR.identity,
         bytes.fromhex(FEDERATION.digest()),
-        Declaration(opening, plan.config.toml(), form, setup.network.constants, sealing.public),
+        Declaration(opening, plan.config.toml(), form, setup.constants, sealing.public),
         ledger,
         sealing,
         least=plan.cost.limits.minimum,
@@ -138,7 +138,15 @@ def federated(tables, *keys, carrier=None, sites=None):
     return setup, world
 
 
+LABELS = (
+    "compression.name=soft_labels",
+    "compression.examples=12",
+    "compression.classes=2",
+    "compression.distil_steps=20",
+)
 KEYS = {
+    "soft labels": LABELS,
+    "own models": (*LABELS, 'compression.models=["mlp", "logistic"]'),
     "minimum": (),
     "layers": ("privacy.sizing=layers", "secure.threat=malicious"),
     "discrete": ("privacy.mechanism=discrete_gaussian",),

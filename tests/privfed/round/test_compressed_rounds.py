@@ -350,7 +350,7 @@ REFUSED = {
     ),
     "memory of clients that do not return": (
         ("compression.name=top_k",),
-        "compression.name = 'top_k' with error_feedback has each client store d numbers",
+        "compression.error_feedback = true has each client store d numbers",
     ),
     "memory under a draw without proof": (
         ("compression.name=top_k", SILOS, "cohort.sampler=fixed_size"),

@@ -1,0 +1,95 @@
+"""Clients that train models of their own, and send predictions only (FedMD, Li & Wang 2019).
+
+A client's model may have another architecture than the server's. In each round the client distils
+its model from the server's predictions for the public examples, trains it on its own examples, and
+sends its predictions (`privfed.client.compression.soft_labels`).
+
+A row depends on the client's examples, its random numbers, released values and its own state, so
+own models cost no privacy beyond the row (`privfed.client.client_states`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from pydantic import SkipValidation
+from torch import Tensor
+
+from privfed.client.around import Around
+from privfed.client.compression.compressed import Compressed
+from privfed.client.compression.compression import Student
+from privfed.client.compression.soft_labels import SoftLabels
+from privfed.client.exchange import Broadcast
+from privfed.client.objective import Work
+from privfed.client.student import NetworkStudent
+from privfed.client.trainer import LocalTrainer
+from privfed.models.network import Network
+
+
+class OwnModel(Around):
+    """The objective `inner` on a model of `student`'s architecture, which the client owns.
+
+    A client that keeps no model begins each round at the public parameters `start` `[p]`, as a
+    client does in its first round. The state of a client is its model, followed by zeros.
+    """
+
+    compression: SkipValidation[SoftLabels]
+    student: SkipValidation[Student]
+    start: SkipValidation[Tensor]
+    width: int
+    """Length of a client's state: 0, or the largest number of parameters of all architectures."""
+
+    def state_length(self, d: int) -> int:
+        """Returns the number of values that each client keeps, whatever its architecture."""
+        return self.width
+
+    def initial_client_state(self, broadcast: Broadcast) -> Tensor:
+        return self._padded(self.start[None])[0]
+
+    def origin(self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None) -> Tensor:
+        models = self.start[None] if state is None else state[:, : len(self.start)]
+        targets = self.compression.targets(broadcast)
+        distilled = self.compression.distilled(self.student, models, targets)
+        return distilled[0] if state is None else distilled
+
+    def message(
+        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
+    ) -> tuple[Tensor, Tensor | None]:
+        rows = self.compression.rows(self.student.outputs(w), broadcast)
+        return rows, None if state is None else self._padded(w)
+
+    def _padded(self, models: Tensor) -> Tensor:
+        """Returns models `[c, p]`, followed by zeros: `[c, width]`."""
+        return torch.nn.functional.pad(models, (0, self.width - models.shape[1]))
+
+
+def own_trainers(
+    trainer: LocalTrainer, student: NetworkStudent | None, networks: tuple[Network, ...]
+) -> tuple[LocalTrainer, ...]:
+    """Returns a trainer for each architecture of clients' own models; none without such models.
+
+    Args:
+      trainer: the trainer of the run, whose objective is that of the server's model.
+      student: the server's model on public examples; None if the run has none.
+      networks: the architectures.
+    """
+    objective = trainer.objective
+    if student is None or not isinstance(objective, Compressed):
+        return ()
+    if not isinstance(compression := objective.compression, SoftLabels):
+        return ()
+    width = max((network.shapes.length for network in networks), default=0)
+
+    def of(network: Network) -> LocalTrainer:
+        trained = OwnModel(
+            inner=objective.inner,
+            compression=compression,
+            student=student.with_architecture(network),
+            start=network.initial_params,
+            width=width if compression.keep_models else 0,
+        )
+        way = "loop" if network.unstackable else trainer.way
+        return replace(trainer, network=network, objective=trained, way=way)
+
+    return tuple(of(network) for network in networks)
