@@ -325,11 +325,15 @@ def test_what_has_no_proof_or_no_use_is_refused_by_name(case):
         prepare(small(*LABELLED, *words))
 
 
-def test_canaries_send_rows_of_predictions(tmp_path):
+WIDE = (*LABELLED, "compression.examples=200", "compression.classes=10")
+SKETCHED = ("compression.name=count_sketch", "compression.fraction=1.0", "data.features=200")
+
+
+@every_case("keys", [WIDE, SKETCHED])
+def test_canaries_send_compressed_rows(keys, tmp_path):
     """Each canary's products with the releases are logged, and those of the model are not."""
-    wide = ("compression.examples=200", "compression.classes=10", "data.classes=10")
     many = ("data.clients=400", "audit.canaries=100", "cohort.sampler=full", "cohort.size=0")
-    quiet = ("privacy.noise_multiplier=0.05", "run.rounds=2", "privacy.clip=0.4")
-    trained(tmp_path / "run", *LABELLED, *wide, *many, *quiet)
+    quiet = ("privacy.noise_multiplier=0.05", "run.rounds=2", "data.classes=10")
+    trained(tmp_path / "run", *keys, *many, *quiet)
     audited = audit(tmp_path / "run").canaries
     assert audited.epsilon_lower_bound > 0.0

@@ -335,6 +335,7 @@ def test_modules_of_others_are_no_models(model):
         {"run": 'watch = ["own:Part"]'},
         {"aggregation": 'before = ["own:Part"]'},
         {"data": 'source = "own:Part"'},
+        {"compression": 'name = "soft_labels"\nmodels = ["own:Part"]'},
         {"nonsense": "x = 1"},
     ],
 )
