@@ -10,8 +10,6 @@ import decimal
 import math
 from dataclasses import dataclass
 
-from scipy.optimize import brentq
-
 from accounting.documents import Encoded
 from accounting.errors import Unaccountable
 from accounting.noises import number
@@ -52,6 +50,8 @@ class Repetitions(Encoded):
 
         def excess(log_gamma: float) -> float:
             return cls(shape, math.exp(log_gamma)).mean - mean
+
+        from scipy.optimize import brentq  # imported here, since readers of ledgers do not need it
 
         low = math.log(_LEAST_GAMMA)
         if excess(low) < 0.0:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from scipy import stats
-
 from privfed.config.config import Config
+from privfed.core.deferred import stats
 from privfed.sampling.cohort import Witness
 from privfed.secure.aborts import LEAST_DECLARED_SHARE
 from privfed.secure.encoded_sum import SecureProtocol

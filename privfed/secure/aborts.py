@@ -13,12 +13,12 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from accounting.events import Event
 from accounting.noises import Gaussian
 from accounting.over_rounds import RandomAllocation, Separated
 from accounting.releases import PoissonSampled, SeveralSites, TruncatedPoisson, WithoutReplacement
+from privfed.core.deferred import stats
 from privfed.core.errors import Refused
 from privfed.privacy.mechanism import Mechanism
 from privfed.sampling.cohort import Sampler, Witness, draws_of

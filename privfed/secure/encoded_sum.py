@@ -14,8 +14,8 @@ from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
-from scipy import stats
 
+from privfed.core.deferred import stats
 from privfed.core.errors import Refused
 from privfed.core.parts import Part
 from privfed.privacy.codec import Codec

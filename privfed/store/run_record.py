@@ -16,6 +16,7 @@ from accounting import regular
 from accounting.documents import from_json, from_toml
 from accounting.errors import AccountingError
 from accounting.ledger import Ledger
+from privfed.config.config import digest
 from privfed.core.errors import Broken, public_text, unreadable
 from privfed.core.text import with_numbers
 from privfed.secure.summation import Culprit
@@ -86,7 +87,11 @@ class RunRecord:
     @cached_property
     def digest(self) -> str:
         """The digest of config.toml, to be compared with the one in the ledger's first line."""
-        return self.directory.config.digest()
+        keys, path = self.keys, self.directory.config.path
+        try:
+            return digest(keys)
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise unreadable(path, error) from None
 
     @cached_property
     def companions(self) -> Mapping[str, str]:

@@ -47,8 +47,6 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
-from scipy.signal import correlate, lfilter
 from scipy.special import expit, logit
 
 from accounting.bounds.toeplitz_sensitivity import (
@@ -58,6 +56,7 @@ from accounting.bounds.toeplitz_sensitivity import (
     refuse_unproven,
     sum_of_shifts,
 )
+from privfed.core.deferred import optimize, signal
 
 Numbers = NDArray[np.float64]
 
@@ -78,7 +77,7 @@ def inverse_sums(coefficients: Numbers, rounds: int) -> Numbers:
 
     With A the lower-triangular matrix of ones, A C^-1 is Toeplitz, and w is its first column.
     """
-    return np.asarray(lfilter([1.0], coefficients[:rounds], np.ones(rounds)))
+    return np.asarray(signal.lfilter([1.0], coefficients[:rounds], np.ones(rounds)))
 
 
 def prefix_noise(coefficients: Numbers, rounds: int) -> float:
@@ -151,10 +150,10 @@ def loss(free: Numbers, rounds: int) -> tuple[float, Numbers]:
     with np.errstate(over="ignore", invalid="ignore"):
         w = inverse_sums(c, rounds)
         error = float(weights @ w**2)
-        adjoint = lfilter([1.0], c, (2 * weights * w / error)[::-1])[::-1]
+        adjoint = signal.lfilter([1.0], c, (2 * weights * w / error)[::-1])[::-1]
     if not (math.isfinite(error) and np.isfinite(adjoint).all()):
         return _OVERFLOWN, np.zeros_like(free)
-    lagged = correlate(adjoint, w)[rounds : rounds + len(free)]
+    lagged = signal.correlate(adjoint, w)[rounds : rounds + len(free)]
     norm = float(c @ c)
     return math.log(norm) + math.log(error), 2 * free / norm - lagged
 
@@ -166,7 +165,7 @@ def _searched(start: Numbers, rounds: int) -> Numbers:
     """
     at, least = start, math.inf
     for _ in range(_RESTARTS if len(start) else 0):
-        result = minimize(
+        result = optimize.minimize(
             loss,
             at,
             args=(rounds,),
@@ -264,7 +263,7 @@ def _solved(count: int, rounds: int, separation: int, nearest: float) -> Buffers
     """Returns `count` buffers that locally minimise the noise; theta_1 starts at 1 - `nearest`."""
     at, least = _start(count, nearest), math.inf
     for _ in range(_BUFFER_RESTARTS):
-        result = minimize(
+        result = optimize.minimize(
             _loss,
             at,
             args=(rounds, separation),
