@@ -60,10 +60,10 @@ class SoftLabels(Compression):
     """Number m of public test examples that clients label; they are not used for evaluation."""
     classes: int = Field(ge=2, le=100_000, examples=[3])
     """Number k of classes."""
-    sends: Literal["probabilities", "votes", "logits"] = "probabilities"
-    """The prediction for an example. "probabilities": a distribution over classes. "votes": 1 for
-    the most probable class, else 0. "logits": logits less their mean over classes, without a norm
-    bound other than the clipping norm."""
+    sends: Literal["logits", "probabilities", "votes"] = "logits"
+    """The prediction for an example. "logits": logits less their mean over classes, without a norm
+    bound other than the clipping norm. "probabilities": a distribution over classes. "votes": 1 for
+    the most probable class, else 0."""
     distil_steps: int = Field(100, ge=1, le=1_000_000)
     """Number of steps of a distillation."""
     distil_batch: int = Field(64, ge=1)
