@@ -14,10 +14,10 @@ D = SHAPES.length
 
 
 class Student:
-    """A model with the first numbers of its parameters as outputs for 8 examples of 3 classes."""
+    """A model of which 24 parameters determine the outputs for 8 examples of 3 classes."""
 
     def outputs(self, models):
-        return models[:, :24].reshape(-1, 8, 3)
+        return models[:, :24].reshape(-1, 8, 3).tanh()
 
     def distilled(self, models, targets, batches, lr):
         return torch.cat([targets.log().flatten().expand(len(models), -1), models[:, 24:]], dim=1)
