@@ -163,8 +163,7 @@ class Scenario:
 
     def along(self) -> Tensor:
         """Returns the direction as a unit vector `[LENGTH]`."""
-        padded = torch.zeros(LENGTH)
-        padded[:AIMED] = torch.tensor(self.direction)
+        padded = torch.nn.functional.pad(torch.tensor(self.direction), (0, LENGTH - AIMED))
         return torch.nn.functional.normalize(padded, dim=0)
 
     def across(self) -> Tensor:
@@ -192,6 +191,9 @@ class TakesAll:
 
     def capacity(self) -> int | None:
         return self.sampler.capacity()
+
+    def largest_staleness(self) -> int:
+        return 0
 
     def witness(self, round: int, clients: int) -> Witness:
         return self.sampler.witness(round, clients)
