@@ -99,12 +99,14 @@ class Data(Part):
     sites_per_client: int = Field(1, ge=1, le=64)
     """The declared largest number of sites at which one client has rows; more are refused."""
     site_partition: Literal["even", "size", "label", "elsewhere"] = "even"
-    """The assignment of clients to sites if no column states it. "even": numbers of
-    clients that differ by at most one. "size": expected numbers proportional to 1, 1/2, 1/3, ….
-    "label": by their most frequent label, so that label distributions differ between sites.
+    """The assignment of clients to sites if no column states it. "even": numbers of clients that
+    differ by at most one. "size": expected numbers proportional to 1, 1/2, …. "label": by their
+    most frequent label.
     "elsewhere": sites run on their own machines (`privfed federation run`)."""
+    site_delays: list[Annotated[int, Field(ge=0, le=1000)]] = []
+    """The delay of each site, in training rounds (`privfed.sampling.site_delays`); empty: none."""
     storage_keys: ClassVar[frozenset[str]] = frozenset(
-        {"sites", "sites_per_client", "site_partition"}
+        {"sites", "sites_per_client", "site_partition", "site_delays"}
     )
 
     @model_validator(mode="after")

@@ -33,6 +33,7 @@ from privfed.privacy.mechanism import Mechanism
 from privfed.privacy.shared_noise import OTHER_PARTY, shares_noise
 from privfed.round.algorithm import Algorithm
 from privfed.sampling.cohort import draws_of
+from privfed.sampling.site_delays import SiteDelays
 from privfed.secure.aborts import refuse_aborts, refuse_sites_that_stop
 from privfed.secure.encoded_sum import SecureProtocol
 
@@ -92,6 +93,7 @@ class Plan:
             sites=self.cost.limits.sites,
             sites_per_client=config.data.sites_per_client,
             canaries=config.audit.canaries,
+            site_delays=SiteDelays(() if evaluates else tuple(config.data.site_delays)),
         )
 
     @property

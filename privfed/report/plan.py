@@ -191,9 +191,15 @@ def _cohort(plan: Plan, forecast: Forecast) -> str:
 
 
 def _staleness_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns a table row on clients that train earlier models; empty if there are none."""
-    sampler = plan.config.sampler
+    """Returns a table row on clients or sites that train earlier models; empty without any."""
+    sampler, sites = plan.config.sampler, plan.config.data.site_delays
     most, delays = sampler.largest_staleness(), getattr(sampler, "delays", ())
+    if late := max(sites, default=0):
+        text = ", ".join(map(str, sites))
+        return {
+            "staleness": f"up to {late} rounds: sites have delays of {text} rounds, and no round "
+            "waits for them"
+        }
     if not most:
         return {}
     tiers = f"; tiers of delay {', '.join(map(str, delays))}" if delays else ""

@@ -24,6 +24,7 @@ from privfed.sampling.cohort import (
     over_several_sites,
 )
 from privfed.sampling.evaluation_rounds import EvaluationRounds
+from privfed.sampling.site_delays import SiteDelays
 from privfed.secure.aborts import round_event
 from privfed.secure.summation import Summation
 from privfed.server.optimizer import ServerOptimizer
@@ -67,6 +68,8 @@ class Algorithm:
     """Upper bound s on the number of sites at which one client has rows; each of these rows has
     weight 1 / s.
     """
+    site_delays: SiteDelays = field(default_factory=SiteDelays)
+    """The delays of the sites, in training rounds; those of evaluation rounds are 0."""
     averaged: int = 0
     """Number of running statistics, the last values of the model's vector. They are averaged over
     clients, without the server optimizer.
@@ -126,9 +129,13 @@ class Algorithm:
         separately. A client that participates in every b-th training round then does so whatever
         evaluation rounds are in between.
         """
-        turn = self.evaluation_rounds.turn(round) if self.sampler.remembers else round
-        cohort = self.sampler.sample(turn, self.clients, population, streams)
-        return replace(cohort, round=round)
+        turn = self.evaluation_rounds.turn(round)
+        when = turn if self.sampler.remembers else round
+        cohort = self.sampler.sample(when, self.clients, population, streams)
+        cohort = replace(cohort, round=round)
+        if population.sites is None:
+            return cohort
+        return self.site_delays.contributors(cohort, turn, population.sites)
 
     @property
     def fixed_divisor(self) -> bool:
@@ -151,7 +158,7 @@ class Algorithm:
 
     def _models_before(self, params: Tensor) -> Memory:
         """Returns `TrainingState.earlier` before round 1: the initial model `[d]`, repeated."""
-        count = self.sampler.largest_staleness()
+        count = max(self.sampler.largest_staleness(), self.site_delays.largest)
         return {"models": params.repeat(count, 1)} if count else {}
 
     @property

@@ -197,12 +197,14 @@ class Membership:
         """Returns the seconds that the slowest sum takes here, for the largest cohort.
 
         Raises:
-          Declined: if that is more than half of `secure.deadline`, unless the policy allows
-            simulations.
+          Declined: if that is more than half of the time that the run gives this site, unless the
+            policy allows simulations. A site of delay s trains for s + 1 deadlines.
         """
-        seconds = rehearsed_seconds(self.number, setup, table)
+        seconds, config = rehearsed_seconds(self.number, setup, table), setup.plan.config
         if not LocalPolicy.read(self.folder.policy).allow.simulation:
-            _refuse(too_slow(seconds, setup.plan.config.secure.deadline))
+            delays = config.data.site_delays
+            rounds = delays[self.number] + 1 if delays else 1
+            _refuse(too_slow(seconds, config.secure.deadline, rounds))
         return seconds
 
     def _party(self, declaration: Declaration, new: bool) -> RunParty:
@@ -309,20 +311,22 @@ def _unapproved(approval: Approval, folder: Path) -> str:
     )
 
 
-def too_slow(seconds: float, deadline: float) -> Refusal | None:
-    """Returns a refusal unless `deadline` is at least twice `seconds`, and `seconds` is positive.
+def too_slow(seconds: float, deadline: float, rounds: int = 1) -> Refusal | None:
+    """Returns a refusal unless `rounds` deadlines are at least twice `seconds`, which are positive.
 
     Args:
       seconds: measured seconds of the slowest sum over the largest cohort.
       deadline: `secure.deadline` in seconds; 0 if the run sets none, which is refused.
+      rounds: number of rounds in which the site trains: its delay, and one.
     """
-    if deadline >= _MARGIN * seconds > 0.0:
+    if rounds * deadline >= _MARGIN * seconds > 0.0:
         return None
     return Refusal(
         Code.DEADLINE,
         f"secure.deadline is {deadline:g} s, but training the largest cohort takes {seconds:.3g} "
-        "s here, and a late answer would reveal the cohort's size; the run has to set "
-        f"secure.deadline to at least {_MARGIN * seconds:.3g}",
+        f"s here in {rounds} rounds, and a late answer would reveal the cohort's size; the run "
+        f"has to set secure.deadline to at least {_MARGIN * seconds / rounds:.3g}, or raise this "
+        "site's data.site_delays",
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -28,8 +28,9 @@ from privfed.core.errors import Refused
 from privfed.core.ranks import SINGLE_PROCESS
 from privfed.core.vector import Indices
 from privfed.deploy.messages.questions import Question, QuestionForm, rehearsed_questions
+from privfed.deploy.site.late_rows import LateWork
 from privfed.privacy.integers import Integers
-from privfed.privacy.mechanism import Encoding
+from privfed.privacy.mechanism import BoundedRows, Encoding
 from privfed.privacy.noise.shares import Layers
 from privfed.round.algorithm import Algorithm, TrainingState
 from privfed.round.by_sums import BySums
@@ -37,6 +38,7 @@ from privfed.round.updates import ClientUpdates
 from privfed.run.setup import Setup
 from privfed.run.world import HeldElsewhere, shared_world
 from privfed.sampling.cohort import Cohort
+from privfed.sampling.site_delays import SiteDelays, arrival
 from privfed.secure.encoded_accumulator import EncodedAccumulator
 from privfed.secure.encoded_sum import EncodedSummation, SiteSums
 from privfed.secure.frames import BadMessage
@@ -124,7 +126,9 @@ class SiteWork:
     """The work of one site for the sums of a run.
 
     It samples once per round, since all exchanges of a round share one cohort. Sampling and noise
-    use the site's own random streams.
+    use the site's own random streams. A site with a delay trains in its own thread, and has rows in
+    some rounds only (`privfed.sampling.site_delays`); rows that are not ready in their round, or
+    were lost with the process, are left out.
 
     Attributes:
       site: number of the site.
@@ -136,6 +140,7 @@ class SiteWork:
     setup: Setup
     all_clients: bool = False
     _updates: ClientUpdates | None = field(default=None, init=False, repr=False)
+    _late: LateWork = field(default_factory=LateWork, init=False, repr=False)
 
     @property
     def encoded_summation(self) -> EncodedSummation:
@@ -243,9 +248,37 @@ class SiteWork:
             identities=self.setup.federation.population().identities,
         )
 
+    @property
+    def delay(self) -> int:
+        """The delay of this site in training rounds; 0 in a rehearsal."""
+        delays = self.setup.plan.config.data.site_delays
+        return delays[self.site] if delays and not self.all_clients else 0
+
     def _add_rows(self, question: Question, accumulator: Accumulator) -> None:
-        """Trains the sampled clients, and adds their bounded rows to `accumulator`."""
-        algorithm, updates = self._algorithm(question), self._drawn(question)
+        """Adds the bounded rows of the site's clients in this sum to `accumulator`."""
+        with flushed_denormals():
+            for ids, rows in self._rows(question):
+                accumulator.add(ids, rows)
+
+    def _rows(self, question: Question) -> Iterable[tuple[Indices, BoundedRows]]:
+        """Returns the rows in the sum that `question` asks for, in chunks; begins later ones."""
+        if not self.delay or self._algorithm(question).evaluates:
+            return self._trained(question, self._drawn(question))
+        rows = self._late.due(question.round)
+        later = arrival(question.round, self.delay, self.setup.algorithm.evaluation_rounds)
+        if later is not None:
+            self._late.begin(later, lambda: self._trained_late(replace(question, round=later)))
+        return rows
+
+    def _trained_late(self, question: Question) -> list[tuple[Indices, BoundedRows]]:
+        with flushed_denormals():
+            return list(self._trained(question, self._sampled(question)))
+
+    def _trained(
+        self, question: Question, updates: ClientUpdates
+    ) -> Iterator[tuple[Indices, BoundedRows]]:
+        """Trains the sampled clients; yields their bounded rows in chunks."""
+        algorithm = self._algorithm(question)
         if not isinstance(algorithm.rule, SumRule):
             raise Refused(
                 "aggregation.rule needs single rows, but sites send only sums; use a rule on sums, "
@@ -253,10 +286,7 @@ class SiteWork:
             )
         aggregation = BySums(algorithm.rule, updates)
         aggregation.state = question.state
-        with flushed_denormals():
-            cohort = updates.cohort
-            for ids, rows in aggregation.bounded(question.exchange, question.number, cohort):
-                accumulator.add(ids, rows)
+        yield from aggregation.bounded(question.exchange, question.number, updates.cohort)
 
     def _drawn(self, question: Question) -> ClientUpdates:
         """Returns the updates of the round's cohort, sampled at the round's first question.
@@ -269,18 +299,23 @@ class SiteWork:
                 raise Aborted(
                     "the round's clients were sampled before a restart, and are not stored"
                 )
-            algorithm = self._algorithm(question)
-            bare = shared_world(self.setup, HeldElsewhere(), HeldElsewhere(), SINGLE_PROCESS)
-            world = replace(bare, executor=IsolatedTraining(self.setup.executor))
-            drawn = self._all_clients(question) if self.all_clients else self._cohort(question)
-            state = TrainingState(question.exchange.broadcast["params"], {}, question.state)
-            self._updates = ClientUpdates(algorithm, world, state, world.executor.answering(drawn))
+            self._updates = self._sampled(question)
         return self._updates
+
+    def _sampled(self, question: Question) -> ClientUpdates:
+        """Samples the cohort of the question's round; returns its updates."""
+        bare = shared_world(self.setup, HeldElsewhere(), HeldElsewhere(), SINGLE_PROCESS)
+        world = replace(bare, executor=IsolatedTraining(self.setup.executor))
+        drawn = self._all_clients(question) if self.all_clients else self._cohort(question)
+        state = TrainingState(question.exchange.broadcast["params"], {}, question.state)
+        answering = world.executor.answering(drawn)
+        return ClientUpdates(self._algorithm(question), world, state, answering)
 
     def _cohort(self, question: Question) -> Cohort:
         """Returns the cohort that the site samples for the round by its own random streams."""
         population = self.setup.federation.population().with_equal_sizes()
-        return self._algorithm(question).draw(question.round, population, self.setup.streams)
+        algorithm = replace(self._algorithm(question), site_delays=SiteDelays())
+        return algorithm.draw(question.round, population, self.setup.streams)
 
     def _all_clients(self, question: Question) -> Cohort:
         algorithm, all_clients = self._algorithm(question), np.arange(self.setup.federation.clients)

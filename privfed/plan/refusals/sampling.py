@@ -196,14 +196,37 @@ def draw_by_sizes(config: Config) -> Iterator[str]:
 
 
 def earlier_models(config: Config) -> Iterator[str]:
-    """Yields every reason why clients cannot train earlier models, as their sampler declares."""
-    rounds = config.sampler.largest_staleness()
-    if not rounds:
-        return
-    name = config.names["sampler"]
-    late = f"cohort.sampler is {name!r}, by which clients train models of up to {rounds} rounds ago"
-    for reason in (*_read_at_the_current_model(config), *_other_releases_of_silos(config)):
-        yield f"{late}, but {reason}, or a sampler of current models"
+    """Yields every reason why clients cannot train earlier models, as sampler or sites require."""
+    rounds, delay = config.sampler.largest_staleness(), max(config.data.site_delays, default=0)
+    if rounds:
+        name = config.names["sampler"]
+        late = f"cohort.sampler is {name!r}, by which clients train models of up to {rounds} rounds"
+        reasons = (*_read_at_the_current_model(config), *_other_releases_of_silos(config))
+        yield from (f"{late} ago, but {each}, or a sampler of current models" for each in reasons)
+    if delay:
+        late = f"data.site_delays is {config.data.site_delays}, so sites train models of up to"
+        reasons = (*_read_at_the_current_model(config), *_delays_without_sites(config, rounds))
+        yield from (
+            f"{late} {delay} rounds ago, but {each}, or remove data.site_delays" for each in reasons
+        )
+
+
+def _delays_without_sites(config: Config, rounds: int) -> Iterator[str]:
+    """Yields refusals of delays if sites are not the parties, or `rounds` delays of clients."""
+    if not (config.by_sites or config.at_remote_sites):
+        yield (
+            "sites are not the parties of sums, so one sampler covers all clients; set "
+            'secure.protocol = "masks" and secure.parties = "sites"'
+        )
+    if len(config.data.site_delays) != config.data.sites:
+        yield f"data.sites is {config.data.sites}; state a delay for each site, 0 for none"
+    if rounds:
+        yield f'cohort.sampler = {config.names["sampler"]!r} has delays of its own; use "poisson"'
+    if config.example_privacy:
+        yield (
+            f"client.privacy.mechanism = {config.names['client_mechanism']!r} charges each silo "
+            'for its examples, which is not proved for earlier models; use "none"'
+        )
 
 
 def _read_at_the_current_model(config: Config) -> Iterator[str]:
