@@ -193,6 +193,9 @@ class TakesAll:
     def capacity(self) -> int | None:
         return self.sampler.capacity()
 
+    def largest_staleness(self) -> int:
+        return 0
+
     def witness(self, round: int, clients: int) -> Witness:
         return self.sampler.witness(round, clients)
 

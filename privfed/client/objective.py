@@ -150,6 +150,16 @@ class Message(Part):
         return tuple(name for name, _ in self.layout(1).parts) == ("delta",)
 
     @property
+    def needs_only_the_model(self) -> bool:
+        """Whether clients receive a model alone, and the server adds the aggregate of updates.
+
+        True unless `prelude` or `conclude` is overridden: they read the current model and memory,
+        but a client may have received an earlier model.
+        """
+        kind = type(self)
+        return kind.prelude is Message.prelude and kind.conclude is Message.conclude
+
+    @property
     def sums_states(self) -> bool:
         """Whether the server computes the total of all client states from the sums of all rounds.
 

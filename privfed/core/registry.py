@@ -33,7 +33,11 @@ OTHER_PARTS = {
         "fedadagrad": "adagrad",
         "fedyogi": "yogi",
     },
-    "sampler": {"fixed_size": "uniform random", "poisson": "bernoulli"},
+    "sampler": {
+        "fixed_size": "uniform random",
+        "poisson": "bernoulli",
+        "asynchronous": "async fedbuff buffered papaya",
+    },
     "mechanism": {
         "gaussian": "gauss central dp dpfedavg",
         "banded": "dpftrl matrixfactorization bandmf",
@@ -161,6 +165,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "fixed_size": "privfed.sampling.samplers:FixedSize",
         "full": "privfed.sampling.samplers:Full",
         "cyclic": "privfed.sampling.samplers:Cyclic",
+        "asynchronous": "privfed.sampling.asynchronous:Asynchronous",
         "allocation": "privfed.sampling.allocation:Allocation",
         "by_size": "privfed.sampling.samplers:BySize",
     },

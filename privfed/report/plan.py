@@ -105,6 +105,7 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
         **_groups_row(config),
         **sites_row(config),
         "cohort": _cohort(plan, forecast),
+        **_staleness_row(plan, forecast),
         **compression_row(plan, forecast),
         **_rule_row(config),
         **_history_row(plan, forecast),
@@ -187,6 +188,20 @@ def _cohort(plan: Plan, forecast: Forecast) -> str:
         f"{witness.sampler}, {sampler.size} expected{most} (q = {witness.rate:g}){again}{empty}"
         f"{away}"
     )
+
+
+def _staleness_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
+    """Returns a table row on clients that train earlier models; empty if there are none."""
+    sampler = plan.config.sampler
+    most, delays = sampler.largest_staleness(), getattr(sampler, "delays", ())
+    if not most:
+        return {}
+    tiers = f"; tiers of delay {', '.join(map(str, delays))}" if delays else ""
+    return {
+        "staleness": f"up to {most} rounds, since a client trains the model that it received, and "
+        f"rounds close at fixed times{tiers}; the time of an arrival is not protected; the server "
+        f"keeps {most} earlier models ({size_of(4 * most * forecast.parameters)})"
+    }
 
 
 def _rule_row(config: Config) -> dict[str, str]:

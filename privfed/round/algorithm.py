@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from accounting.events import Event
 from defenses.types import RowRule, SumRule
@@ -145,7 +146,13 @@ class Algorithm:
             self.mechanism.init(),
             self.objective.init(params),
             self.rule.memory(params),
+            earlier=self._models_before(params),
         )
+
+    def _models_before(self, params: Tensor) -> Memory:
+        """Returns `TrainingState.earlier` before round 1: the initial model `[d]`, repeated."""
+        count = self.sampler.largest_staleness()
+        return {"models": params.repeat(count, 1)} if count else {}
 
     @property
     def exchanges(self) -> int:
@@ -207,3 +214,18 @@ class TrainingState:
     attack: Memory = field(default_factory=dict)
     evaluation: Memory = field(default_factory=dict)
     """The last release of an evaluation by clients, its round, and the number of evaluations."""
+    earlier: Memory = field(default_factory=dict)
+    """The models `[D, d]` before the last D training rounds, newest first, as "models". D is the
+    largest staleness of the sampler; empty if that is 0."""
+
+    def model_before(self, rounds: int) -> Tensor:
+        """Returns the model `[d]` of `rounds` training rounds ago; of 0 rounds ago: the current."""
+        return self.earlier["models"][rounds - 1] if rounds else self.params
+
+    def after(self, params: Tensor, **changes: Any) -> TrainingState:
+        """Returns the state with the next model `params` `[d]` and other `changes`."""
+        earlier = {
+            name: torch.cat([self.params[None], models[:-1]])
+            for name, models in self.earlier.items()
+        }
+        return replace(self, params=params, earlier=earlier, **changes)

@@ -70,7 +70,7 @@ def _training(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
     refuse_shape(delta, params.shape, objective, Objective.conclude)
     remembered = rule.memory_after(state.rule, params, center)
     params, server = algorithm.moved(round, params, delta, state.server)
-    return replace(state, params=params, server=server, objective=memory, rule=remembered)
+    return state.after(params, server=server, objective=memory, rule=remembered)
 
 
 class Conversation:

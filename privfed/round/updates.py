@@ -145,7 +145,9 @@ class ClientUpdates:
     ) -> BoundedRows:
         """Returns the messages `[c, m]` of clients `ids`; attackers' may exceed the norm bound."""
         keys = self.world.streams.at(f"noise/client/{number}", self.cohort.round, ids)
-        bounded = self.algorithm.mechanism.bound(rows, layout, keys, state)
+        bounded = self.algorithm.mechanism.bound(
+            self._damped(ids, rows, layout), layout, keys, state
+        )
         attackers = self.world.attackers
         if attackers is None:
             return bounded
@@ -157,6 +159,21 @@ class ClientUpdates:
             return replace(bounded, byzantine=self.byzantine(ids)) if free else bounded
         noiseless = self.algorithm.mechanism.trust == "client"  # attackers then omit the noise, too
         return attackers.lengthened(self.byzantine(ids), bounded, rows, noiseless)
+
+    def _damped(self, ids: Indices, rows: Tensor, layout: Layout) -> Tensor:
+        """Returns rows `[c, m]` of clients `ids`, multiplied by their weights in the cohort.
+
+        Under privacy a row is clipped before, so that its weight shortens it even if its norm was
+        above the clip. The mechanism clips the result again: no weight can exceed the clip. Rows of
+        weight 1, and the aggregation weights that clients send, are unchanged.
+        """
+        if self.cohort.weights is None:
+            return rows
+        factors = torch.from_numpy(self.cohort.weights[ids]).to(rows)[:, None]
+        damped = torch.where(factors == 1.0, rows, factors * self.clipped(rows, 0))
+        if "weight" in dict(layout.parts):
+            layout.view(damped, "weight").copy_(layout.view(rows, "weight"))
+        return damped
 
     def byzantine(self, ids: Indices) -> Mask:
         """Returns a mask `[c]` of the clients `ids` that are Byzantine in this round."""
@@ -208,15 +225,29 @@ class ClientUpdates:
         """
         attackers = self.world.attackers
         if attackers is None or exchange.task == "measure":
-            yield from self.world.executor.chunks(exchange, present)
+            yield from self._answers(exchange, present)
             return
         if exchange.task == "train":
             exchange = self._watched(exchange, attackers)
-        claimed = map(self._claimed, self.world.executor.chunks(exchange, present))
+        claimed = map(self._claimed, self._answers(exchange, present))
         if not attackers.replace_rows(exchange.task):
             yield from claimed
         elif answers := list(claimed):
             yield self._replaced(_joined(answers), attackers, exchange, predicted_aggregate)
+
+    def _answers(self, exchange: Exchange, present: Cohort) -> Iterator[Chunk]:
+        """Yields the answers of clients `present`, each at the model that it received.
+
+        Clients that received the same model train together; the newest model is first.
+        """
+        if present.staleness is None:
+            yield from self.world.executor.chunks(exchange, present)
+            return
+        staleness = present.staleness[present.clients]
+        for rounds in np.unique(staleness).tolist():
+            alike = replace(present, clients=present.clients[staleness == rounds])
+            received = {**exchange.broadcast, "params": self.state.model_before(rounds)}
+            yield from self.world.executor.chunks(replace(exchange, broadcast=received), alike)
 
     def _watched(self, exchange: Exchange, attackers: Attackers) -> Exchange:
         """Returns the exchange with the attackers' memory, updated by the exchange's model."""

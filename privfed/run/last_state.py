@@ -118,7 +118,7 @@ def last_checkpoint(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Ch
             "and the epsilon of this run has no proof; restore the ledger"
         )
     fresh = setup.initial_state()
-    for kind in ("server", "mechanism", "objective", "rule"):
+    for kind in ("server", "mechanism", "objective", "rule", "earlier"):
         stored, expected = getattr(checkpoint.state, kind), getattr(fresh, kind)
         if _form(stored) != _form(expected):
             raise Broken(

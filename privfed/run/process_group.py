@@ -195,6 +195,7 @@ def on(device: torch.device, state: TrainingState) -> TrainingState:
         moved(state.rule),
         moved(state.attack),
         moved(state.evaluation),
+        moved(state.earlier),
     )
 
 

@@ -89,13 +89,18 @@ class Witness:
 class Cohort:
     """The `clients` `[n]` sampled for a `round` (possibly none), and the divisor of their average.
 
-    The divisor depends on the configuration only, not on the sampled clients.
+    The divisor depends on the configuration only, not on the sampled clients. If clients train
+    earlier models, `staleness` and `weights` have an entry for each client of the population `[N]`:
+    the number of rounds since it received its model, and a factor in (0, 1] of its clipped row.
+    Both follow from public constants and public randomness.
     """
 
     round: int
     clients: NDArray[np.int64]
     divisor: float
     witness: Witness
+    staleness: Indices | None = None
+    weights: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True)
@@ -149,6 +154,12 @@ class Sampler(Protocol):
 
     def capacity(self) -> int | None:
         """Returns the largest possible cohort size; None if it may be the complete population."""
+
+    def largest_staleness(self) -> int:
+        """Returns the largest number of rounds since a client of a cohort received its model.
+
+        The server stores that many earlier models; 0 if all clients train the current one.
+        """
 
     def witness(self, round: int, clients: int) -> Witness:
         """Returns the sampling rule of `round`, for the declared number of `clients`.

@@ -46,6 +46,9 @@ class SizedSampler(Part):
     def capacity(self) -> int | None:
         return None
 
+    def largest_staleness(self) -> int:
+        return 0
+
     def fits(self, population: int, clients: int) -> None: ...
 
 

@@ -12,7 +12,7 @@ from privfed.round.algorithm import TrainingState
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import CPU, misfits_are_broken, under, unpack, write
 
-_KINDS = ("server", "mechanism", "objective", "rule", "attack", "evaluation")
+_KINDS = ("server", "mechanism", "objective", "rule", "attack", "evaluation", "earlier")
 """The kinds of state other than the model, in the order of the fields of `TrainingState`."""
 
 

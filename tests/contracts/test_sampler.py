@@ -6,9 +6,11 @@ import numpy as np
 from contracts.registered import contract_tests
 
 from privfed.core.streams import Streams
+from privfed.sampling.asynchronous import Asynchronous
 from privfed.sampling.cohort import Cohort
 from privfed.sampling.samplers import CappedPoisson, Cyclic, FixedSize, Full, Poisson
 from privfed.testing.hooks import (
+    bounds_the_staleness_it_declares,
     declares_the_release_of_its_draws,
     draws_afresh_and_in_secret,
     draws_cohorts_of_its_form,
@@ -88,6 +90,39 @@ class Largest(Poisson):
         return Cohort(round, np.sort(order), float(self.size), self.witness(round, clients))
 
 
+class Hurried(Asynchronous):
+    """Clients deliver before they have had a model for so long."""
+
+    def sample(self, round, clients, population, streams):
+        cohort = Cyclic(separation=self.separation).sample(round, clients, population, streams)
+        delay = np.full(len(population), self.largest_staleness())
+        return replace(
+            cohort, witness=self.witness(round, clients), staleness=delay, weights=1.0 / (1 + delay)
+        )
+
+
+class Heavy(Asynchronous):
+    """Late rows count for more."""
+
+    def sample(self, round, clients, population, streams):
+        cohort = super().sample(round, clients, population, streams)
+        return replace(cohort, weights=1.0 / cohort.weights)
+
+
+class Unsaid(Asynchronous):
+    """Clients train earlier models, and the server stores none."""
+
+    def largest_staleness(self):
+        return 0
+
+
+class Soon(Asynchronous):
+    """A client returns as soon as it has delivered."""
+
+    def _periods(self, delays):
+        return delays + 1
+
+
 class Half(Full):
     """Every other client, declared as all clients."""
 
@@ -108,7 +143,8 @@ test_every_sampler_keeps, test_a_wrong_sampler_is_rejected_by = contract_tests(
             Largest(),
         ],
         declares_the_release_of_its_draws: [FixedAsPoisson(), Overfull()],
-        keeps_the_separation_it_declares: [OutOfTurn()],
+        keeps_the_separation_it_declares: [OutOfTurn(), Soon()],
+        bounds_the_staleness_it_declares: [Hurried(), Heavy(), Unsaid()],
         draws_afresh_and_in_secret: [ForEver()],
         reads_no_sizes_it_does_not_declare: [Largest()],
     },

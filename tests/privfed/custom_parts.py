@@ -68,6 +68,9 @@ class Silent(Part):
     def capacity(self):
         return None
 
+    def largest_staleness(self):
+        return 0
+
     def witness(self, round, clients):
         raise NotImplementedError
 
@@ -103,6 +106,9 @@ class BySizeFromScratch(Part):
 
     def capacity(self):
         return None
+
+    def largest_staleness(self):
+        return 0
 
     def witness(self, round, clients):
         return Witness("mine", self.size / clients, ADD_REMOVE)

@@ -262,6 +262,9 @@ class Coins(Part):
     def capacity(self):
         return None
 
+    def largest_staleness(self):
+        return 0
+
     def witness(self, round, clients):
         rate = self.size / clients
         return Witness("coins", rate, ADD_REMOVE, partial(PoissonSampled, rate))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from accounting.over_rounds import RandomAllocation
 from accounting.releases import PoissonSampled, TruncatedPoisson, WithoutReplacement
+from defenses.types import RowRule
 from privfed.config.config import Config
 from privfed.core.errors import Refused
 from privfed.privacy.noise_on_model import InBands
@@ -191,6 +192,68 @@ def draw_by_sizes(config: Config) -> Iterator[str]:
         yield (
             f"{sampler}, which samples by size, but aggregation.weights is {weights!r}, so "
             'examples would count twice; use aggregation.weights = "uniform"'
+        )
+
+
+def earlier_models(config: Config) -> Iterator[str]:
+    """Yields every reason why clients cannot train earlier models, as their sampler declares."""
+    rounds = config.sampler.largest_staleness()
+    if not rounds:
+        return
+    name = config.names["sampler"]
+    late = f"cohort.sampler is {name!r}, by which clients train models of up to {rounds} rounds ago"
+    for reason in (*_read_at_the_current_model(config), *_other_releases_of_silos(config)):
+        yield f"{late}, but {reason}, or a sampler of current models"
+
+
+def _read_at_the_current_model(config: Config) -> Iterator[str]:
+    """Yields what depends on the current model or on earlier rounds, and what to use instead."""
+    names, rule = config.names, config.rule
+    if config.keeping or config.objective.personalises:
+        kept = config.keeping or f"client.objective = {names['objective']!r}"
+        yield (
+            f"{kept} keeps values of each client that fit the current model; use client.objective "
+            '= "sgd" without model.local and error feedback'
+        )
+    elif not config.objective.needs_only_the_model:
+        yield (
+            f"client.objective = {names['objective']!r} computes from the model of one round; use "
+            '"sgd"'
+        )
+    if config.compression.compresses:
+        yield (
+            f"compression.name = {names['compression']!r} encodes updates by values of one round; "
+            'use "none"'
+        )
+    if rule.uploads > 1 or rule.remembers or _compares_with_the_model(rule):
+        yield (
+            f"aggregation.rule = {names['rule']!r} relates rows to the current model, an earlier "
+            'aggregate or several uploads; use "mean"'
+        )
+    if config.mechanism.adaptive:
+        yield (
+            "privacy.adaptive_clip counts clients that have not begun as half a client within the "
+            "clip; set privacy.adaptive_clip to false"
+        )
+
+
+def _compares_with_the_model(rule: object) -> bool:
+    """Whether a rule on rows reads other values than rows, layers and randomness."""
+    return isinstance(rule, RowRule) and not rule.needs() <= {"generator", "layers"}
+
+
+def _other_releases_of_silos(config: Config) -> Iterator[str]:
+    """Yields refusals of silos with a ledger of their own, and of remote sites."""
+    if config.example_privacy:
+        yield (
+            f"client.privacy.mechanism = {config.names['client_mechanism']!r} charges each silo "
+            "for its examples, which is not proved for earlier models; use "
+            'client.privacy.mechanism = "none"'
+        )
+    if config.at_remote_sites:
+        yield (
+            'data.site_partition = "elsewhere" has sites on other machines, which train the model '
+            "that they are asked about; simulate the clients in one process"
         )
 
 
