@@ -43,7 +43,7 @@ class Asynchronous(SizedSampler):
     not protected.
 
     Source: Nguyen et al. 2022, "Federated learning with buffered asynchronous aggregation"
-    (FedBuff; weights: damping 0.5); Huba et al. 2022, "PAPAYA". There a buffer closes after a
+    (FedBuff; its weights: damping 0.5); Huba et al. 2022, "PAPAYA". There a buffer closes after a
     number of arrivals; here it closes at a fixed time, so its divisor does not depend on arrivals.
     """
 
@@ -54,8 +54,9 @@ class Asynchronous(SizedSampler):
     """Number of consecutive ticks in which a client takes part at most once."""
     delays: tuple[Delay, ...] = Field((0, 0, 0, 0, 9), min_length=1, max_length=1000, strict=False)
     """The delay of each tier of clients: ticks from receiving a model to delivering the update."""
-    damping: float = Field(0.5, ge=0, le=100)
-    """Exponent of the weight (1 + staleness)^-damping of a row; 0: all rows have weight 1."""
+    damping: float = Field(0.0, ge=0, le=100)
+    """Exponent of the weight (1 + staleness)^-damping of a row; 0: all rows have weight 1. Under
+    privacy a smaller weight reduces the signal, but not the noise."""
     size: int = Field(0, ge=0)
     """Expected arrivals per tick, which follow from data.clients, the separation and the delays."""
 

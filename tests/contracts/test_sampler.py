@@ -106,7 +106,7 @@ class Heavy(Asynchronous):
 
     def sample(self, round, clients, population, streams):
         cohort = super().sample(round, clients, population, streams)
-        return replace(cohort, weights=1.0 / cohort.weights)
+        return replace(cohort, weights=1.0 + cohort.staleness)
 
 
 class Unsaid(Asynchronous):

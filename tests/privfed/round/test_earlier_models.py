@@ -31,7 +31,7 @@ from privfed.secure.plain_sum import PlainSum
 from privfed.server.fedopt import FedAvg
 
 SIZES = (3, 9, 4, 1, 6, 12, 5, 2)
-LATE = Asynchronous(separation=2, delays=(0, 1, 3)).of(len(SIZES))
+LATE = Asynchronous(separation=2, delays=(0, 1, 3), damping=0.5).of(len(SIZES))
 CLIP = 0.3
 
 

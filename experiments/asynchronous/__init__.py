@@ -1,0 +1,1 @@
+"""Asynchronous ticks against synchronous rounds, with a tier of clients ten times slower."""
