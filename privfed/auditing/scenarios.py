@@ -163,8 +163,7 @@ class Scenario:
 
     def along(self) -> Tensor:
         """Returns the direction as a unit vector `[LENGTH]`."""
-        padded = torch.zeros(LENGTH)
-        padded[:AIMED] = torch.tensor(self.direction)
+        padded = torch.nn.functional.pad(torch.tensor(self.direction), (0, LENGTH - AIMED))
         return torch.nn.functional.normalize(padded, dim=0)
 
     def across(self) -> Tensor:

@@ -30,7 +30,8 @@ class Devices(Part):
     slowdown * simulated seconds of the slowest client + overhead + the server's own time. The
     paper's estimates of a cross-device system are 0.75 MB/s down, 0.25 MB/s up, a slowdown of 7
     relative to the simulation, and 10 s of overhead. A simulated local step takes the declared
-    `step_seconds`, so that results do not depend on the machine.
+    `step_seconds`, so that results do not depend on the machine. In asynchronous rounds T_round is
+    the length of a tick, and the device is one of delay 0.
     """
 
     download: float = Field(0.75e6, gt=0)

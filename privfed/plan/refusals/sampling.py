@@ -210,10 +210,10 @@ def _read_at_the_current_model(config: Config) -> Iterator[str]:
     """Yields what depends on the current model or on earlier rounds, and what to use instead."""
     names, rule = config.names, config.rule
     if config.keeping or config.objective.personalises:
-        kept = config.keeping or f"client.objective = {names['objective']!r}"
+        setting = config.keeping or f"client.objective = {names['objective']!r}"
         yield (
-            f"{kept} keeps values of each client that fit the current model; use client.objective "
-            '= "sgd" without model.local and error feedback'
+            f"{setting} keeps values of each client that fit the current model; use "
+            'client.objective = "sgd" without model.local and error feedback'
         )
     elif not config.objective.needs_only_the_model:
         yield (

@@ -35,6 +35,10 @@ KINDS = {
         *("cohort.sampler=full", "cohort.size=0"),
     ),
     "exchanges": ("client.objective=feddane",),
+    "earlier models": (
+        *("cohort.sampler=asynchronous", "cohort.size=0", "cohort.separation=2"),
+        "cohort.delays=[0, 2]",
+    ),
     "no privacy": ("privacy.mechanism=none",),
     "one by one": ("run.trainer=loop", "run.chunk=1", "privacy.noise_multiplier=1.0"),
     "one by one, no privacy": ("run.trainer=loop", "run.chunk=1", "privacy.mechanism=none"),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from commands import run
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from lanes import every_case
@@ -161,6 +162,15 @@ def test_correlated_noise_accepts_what_its_proof_covers():
 def test_parts_without_a_proof_or_a_meaning_are_refused(words, reason):
     with pytest.raises(Refused, match=reason):
         plan(small(*LATE, *words))
+
+
+def test_check_states_staleness_tiers_and_separation():
+    shown = run("check", *(word for each in LATE for word in ("--set", each))).output
+    shown = " ".join(shown.split())
+    assert "staleness up to 2 rounds" in shown
+    assert "tiers of delay 0, 0, 2" in shown
+    assert "a client takes part at most once in 3 rounds" in shown
+    assert "staleness" not in run("check", "--set", "cohort.sampler=full").output
 
 
 def test_current_models_refuse_nothing_more():
