@@ -36,11 +36,11 @@ class Asynchronous(SizedSampler):
     zero, over a public list of exactly data.clients clients. A sum of a tick changes by at most one
     clipping norm, because a client has one row in it, clipped and then multiplied by a weight of at
     most 1, whatever its staleness: an earlier model is a function of earlier releases. A client is
-    in at most ceil(T / separation) of T ticks. In all others both neighbours' sums are equal, so
-    the T ticks are that many adaptive Gaussian releases and post-processing. The proof needs only
-    the separation: it holds for every pattern of arrivals that keeps it, also one chosen by an
-    adversary that reads all releases. There is no amplification, and the time of an arrival is
-    not protected.
+    in at most ceil(T / separation) of T ticks. Given the earlier releases, both neighbours' sums
+    are equal in all others, so the T ticks are that many adaptive Gaussian releases. The proof
+    needs only the separation: it holds for every pattern of arrivals that keeps it, also one chosen
+    by an adversary that reads all releases. There is no amplification, and the time of an arrival
+    is not protected.
 
     Source: Nguyen et al. 2022, "Federated learning with buffered asynchronous aggregation"
     (FedBuff; its weights: damping 0.5); Huba et al. 2022, "PAPAYA". There a buffer closes after a
@@ -97,7 +97,7 @@ class Asynchronous(SizedSampler):
             float(self.of(clients).size),
             self.witness(round, clients),
             staleness=delay,
-            weights=(1.0 + delay) ** -self.damping,
+            weights=(1.0 + delay) ** -self.damping if self.damping else None,
         )
 
     def _periods(self, delays: Indices) -> Indices:

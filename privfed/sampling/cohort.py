@@ -91,8 +91,8 @@ class Cohort:
 
     The divisor depends on the configuration only, not on the sampled clients. If clients train
     earlier models, `staleness` and `weights` have an entry for each client of the population `[N]`:
-    the number of rounds since it received its model, and a factor in (0, 1] of its clipped row.
-    Both follow from public constants and public randomness.
+    the number of rounds since it received its model, and a factor in (0, 1] of its clipped row
+    (None: 1). Both follow from public constants and public randomness.
     """
 
     round: int

@@ -166,6 +166,7 @@ class Marked(Objective):
     broadcasts = 5
     sums_states = True
     sends_updates_alone = False
+    needs_only_the_model = False
     personalises = True
     plain = False
     changes_loss = True
