@@ -7,6 +7,9 @@ One of five tiers of clients works ten times as long as the others. A tick lasts
 client works, one minute here. A synchronous round lasts as long as its slowest client: ten minutes,
 since almost every cohort has a slow client. Both have as many rounds, so epsilon is equal; slow
 clients begin with the tenth tick, so ticks have about 1 % fewer updates.
+
+The same for one of five sites, in rounds amplified by sampling: the slow site then has rows in
+every tenth tick, so 244 ticks have as many updates as 200 synchronous rounds.
 Writes results.csv into this folder, and prints the table of its page.
 """
 
@@ -36,6 +39,10 @@ METHODS = {
     "ticks, damping 0.5": (*_LATE, "cohort.damping=0.5"),
 }
 MECHANISMS = ("gaussian", "banded")
+AT_SITES = {
+    "synchronous": (),
+    "ticks": (f"data.site_delays=[0, 0, 0, 0, {SLOWEST - 1}]", "run.rounds=244"),
+}
 
 
 @dataclass(frozen=True)
@@ -62,14 +69,17 @@ def results(seeds: int, *overrides: str) -> Iterator[Result]:
     for mechanism in MECHANISMS:
         for method in METHODS:
             for seed in range(seeds):
-                yield _result(mechanism, method, seed, overrides)
+                keys = (*METHODS[method], f"privacy.mechanism={mechanism}", *overrides)
+                yield _result("run.toml", mechanism, method, seed, keys)
+    for method, keys in AT_SITES.items():
+        for seed in range(seeds):
+            yield _result("sites.run.toml", "skellam, sites", method, seed, (*keys, *overrides))
 
 
-def _result(mechanism: str, method: str, seed: int, overrides: Sequence[str]) -> Result:
-    words = (*METHODS[method], f"privacy.mechanism={mechanism}", f"run.seed={seed}", *overrides)
+def _result(file: str, mechanism: str, method: str, seed: int, keys: Sequence[str]) -> Result:
     with tempfile.TemporaryDirectory(prefix="privfed-") as folder:
         out = Path(folder) / "run"
-        train(load(HERE / "run.toml", list(words)), out)
+        train(load(HERE / file, [*keys, f"run.seed={seed}"]), out)
         lines = (out / "metrics.jsonl").read_text("utf-8").splitlines()
     measured = [(each["round"], each["accuracy"]) for each in map(json.loads, lines)]
     minutes_per_round = SLOWEST if method == "synchronous" else 1
@@ -88,10 +98,11 @@ def table(rows: Sequence[dict[str, str]]) -> str:
         "less synchronous (points) |",
         "|---|---|---|---|---|---|",
     ]
-    for mechanism in MECHANISMS:
+    methods = {**dict.fromkeys(MECHANISMS, METHODS), "skellam, sites": AT_SITES}
+    for mechanism, each in methods.items():
         slow = _of(rows, mechanism, "synchronous", "minutes")
         best = _of(rows, mechanism, "synchronous", "accuracy")
-        for method in METHODS:
+        for method in each:
             minutes = _of(rows, mechanism, method, "minutes")
             accuracy = _of(rows, mechanism, method, "accuracy")
             apart = [""] * 2

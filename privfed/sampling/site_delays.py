@@ -10,7 +10,8 @@ contributes. That sample affects no release before the round's: releases meanwhi
 samples and noise only. A row is a function of the client's examples, the released model that the
 site received, and randomness of its own. So, given all releases before, the sum of a round has the
 two laws of that section for a client with and without its rows. In rounds to which the site does
-not contribute, both laws are equal; they are charged too.
+not contribute, both laws are equal; they are charged too. Clients are sampled before their round is
+charged, but no message, decision or time depends on that sample before the charge is durable.
 
 Source: Nguyen et al. 2022, "Federated learning with buffered asynchronous aggregation" (FedBuff),
 with fixed times in place of a buffer.
