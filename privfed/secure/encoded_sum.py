@@ -1,7 +1,6 @@
 """Sums of encoded rows: clients round rows to integers, which a channel sums without revealing.
 
-The codec proves a norm bound for the integers that are summed (rules of proof, section 3). Noise is
-calibrated to that bound.
+The codec bounds the norm of these integers (rules of proof, section 3), and noise covers it.
 """
 
 from __future__ import annotations
@@ -93,6 +92,8 @@ class SecureProtocol(Part):
     layers: ClassVar[bool] = False
     names_culprits: ClassVar[bool] = False
     """Whether the protocol identifies Byzantine parties; later rounds then exclude them."""
+    part_openers: ClassVar[tuple[str, ...]] = ()
+    """Parties, in addition to the opener, that open the sum of a part of the cohort."""
 
     @property
     def may_collude(self) -> float:
@@ -174,10 +175,7 @@ class SecureProtocol(Part):
         return FEWEST
 
     def over(self, limits: Limits) -> EncodedSummation:
-        """Returns this protocol's summation within `limits`.
-
-        Raises `Refused` for limits for which the protocol has no proof.
-        """
+        """Returns the summation within `limits`; raises `Refused` for limits without a proof."""
         self.refuse_limits(limits)
         return EncodedSummation(self, limits)
 
