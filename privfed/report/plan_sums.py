@@ -111,6 +111,9 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
                 ": dropouts of sites do not depend on the clients sampled, so aborts reveal nothing"
             )
         pairs["aborts"] = f"a round with a probability of at most {forecast.aborts:.2g}{cost}"
+    if partial := plan.cost.partial:
+        cost = " (charged)" if plan.event.slack >= partial else ""
+        pairs["partial sums"] = f"a round with a probability of at most {partial:.2g}{cost}"
     if limits.admitted:
         pairs["smallest cohort"] = (
             f"{protocol.least_cohort(limits)} clients, which makes the cost of aborts negligible"

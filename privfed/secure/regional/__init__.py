@@ -46,8 +46,8 @@ region's sum.
 regions, and may decide whether a region aborts. Let E be the event that a region aborts. Outside E
 the total is the sum over all senders, however they are split, as without regions. So the run is
 within a total variation distance of P[E] of one without regions that never aborts, on both
-neighbours, which is charged as for aborts (rules of proof, section 4). `abort_probability` bounds
-P[E]: a round that lacks a region counts as an abort, though the others' sum is released.
+neighbours, which is charged as for aborts (rules of proof, section 4). `partial_probability` bounds
+P[E]; `abort_probability` bounds the probability that fewer than T regions remain.
 
 *Layers of noise* are refused: a client counts the dropouts of its region only, so it cannot
 determine the layers to remove if another region is missing. Noise that the top would add is not

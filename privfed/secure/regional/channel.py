@@ -33,7 +33,8 @@ def split(session: Session, regions: int) -> Iterator[Session]:
 class RegionalChannel:
     """Sums each region's rows over a channel, and the regions' sums over a channel at the top.
 
-    A region that aborts is a dropout at the top. `faults` lists the reasons.
+    A region that aborts is a dropout at the top. `faults` lists the reasons, which name no numbers
+    of clients or regions, as these may be secret.
 
     Args:
       session: the session of the whole cohort.
@@ -104,11 +105,11 @@ class RegionalChannel:
 
     def _lose(self, region: int, aborted: Aborted) -> None:
         self._leaves[region] = Leaves.BEFORE_SHARING
-        self.faults.append(f"region {region}: {aborted}")
+        self.faults.append(str(aborted))
 
     def _require_enough(self) -> None:
         """Raises `Aborted` if the coordinators of too few regions can have a sum."""
         present = int((self._leaves != Leaves.BEFORE_SHARING).sum())
         if present < self._least:
-            first = f" (first abort: {self.faults[0]})" if self.faults else ""
-            raise Aborted(f"too few regions: {present} have a sum, of {self._least} needed{first}")
+            reason = f" (in a region: {self.faults[0]})" if self.faults else ""
+            raise Aborted(f"too few regions have a sum{reason}")

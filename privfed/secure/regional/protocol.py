@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
+from scipy import stats
 
 from privfed.core.errors import Refused
 from privfed.privacy.codec import Codec
@@ -78,43 +79,43 @@ class RegionalSums(SecureProtocol):
             return relied_on
         return (*super().trusted_parties, "coordinators to follow the protocol", *relied_on)
 
-    @functools.cached_property
-    def _masks(self) -> MaskedSums:
+    @property
+    def masks(self) -> MaskedSums:
         """The masked sums of both levels."""
         names = ("bits", "range", "threshold", "colluders", "threat")
         return MaskedSums(**{name: getattr(self, name) for name in names})
 
     @property
-    def _least_regions(self) -> int:
+    def least_regions(self) -> int:
         """T, the smallest number of regions in a total."""
-        return self._masks.least_sites(self.regions)
+        return self.masks.least_sites(self.regions)
 
     @property
     def _counted_regions(self) -> int:
         """The number of regions whose noise counts against the server, in a total of T regions."""
         if self.coordinators == "curious":
             return 1
-        return self._least_regions - self._masks.colluding_sites(self.regions)
+        return self.least_regions - self.masks.colluding_sites(self.regions)
 
-    def _region(self, limits: Limits) -> Limits:
+    def region_limits(self, limits: Limits) -> Limits:
         """Returns the limits of a region's sum: `minimum` / T survivors, and any size with a proof.
 
         T regions then have at least `limits.minimum` survivors. The smallest cohort that starts a
         sum is the smallest for which `MaskedSums` has a proof, so that regions seldom abort.
         """
-        minimum = -(-limits.minimum // self._least_regions)
+        minimum = -(-limits.minimum // self.least_regions)
         region = replace(limits, minimum=minimum, size=-(-limits.size // self.regions), admitted=0)
-        return replace(region, admitted=self._masks.least_admitted(region))
+        return replace(region, admitted=self.masks.least_admitted(region))
 
-    def _top(self, limits: Limits) -> Limits:
+    def top_limits(self, limits: Limits) -> Limits:
         """Returns the limits of the coordinators' sum."""
         return Limits(
             capacity=self.regions,
-            minimum=self._least_regions,
+            minimum=self.least_regions,
             arithmetic=limits.arithmetic,
             size=self.regions,
             sites=self.regions,
-            colluders=self._masks.colluding_sites(self.regions),
+            colluders=self.masks.colluding_sites(self.regions),
         )
 
     def _sizes(self, clients: int) -> Counter[int]:
@@ -124,12 +125,12 @@ class RegionalSums(SecureProtocol):
 
     def least_cohort(self, limits: Limits) -> int:
         """Returns the smallest cohort with which T regions start a sum."""
-        smallest = self._masks.least_cohort(self._region(limits))
-        return self.regions * (smallest - 1) + self._least_regions
+        smallest = self.masks.least_cohort(self.region_limits(limits))
+        return self.regions * (smallest - 1) + self.least_regions
 
     def fewest(self, limits: Limits) -> int:
         """Returns T f: f survivors in each of T regions, at least `limits.minimum`."""
-        return self._least_regions * self._masks.fewest(self._region(limits))
+        return self.least_regions * self.masks.fewest(self.region_limits(limits))
 
     def colluding(self, limits: Limits) -> float:
         """Upper bound on the fraction of counted noise that is not the server's unknown.
@@ -137,8 +138,8 @@ class RegionalSums(SecureProtocol):
         It is 1 - (w / T) (1 - K): of T regions the noise of w counts, without the part K that their
         colluding clients know (`privfed.secure.regional`).
         """
-        unknown = 1.0 - self._masks.colluding(self._region(limits))
-        return 1.0 - self._counted_regions / self._least_regions * unknown
+        unknown = 1.0 - self.masks.colluding(self.region_limits(limits))
+        return 1.0 - self._counted_regions / self.least_regions * unknown
 
     def known_per_colluder(self, limits: Limits) -> float:
         """Returns a factor that counts no noise for more than `colluders`: nothing is proved."""
@@ -154,39 +155,43 @@ class RegionalSums(SecureProtocol):
         self.refuse_limits(replace(limits, layered=layers is not None))
 
         def opened(limits: Limits, session: Session) -> Channel:
-            return EncodedSummation(self._masks, limits).channel(session, codec, None)
+            return EncodedSummation(self.masks, limits).channel(session, codec, None)
 
         return RegionalChannel(
             session,
             self.regions,
-            self._least_regions,
-            functools.partial(opened, self._region(limits)),
-            functools.partial(opened, self._top(limits)),
+            self.least_regions,
+            functools.partial(opened, self.region_limits(limits)),
+            functools.partial(opened, self.top_limits(limits)),
         )
 
     def abort_probability(self, clients: int, dropout: float, limits: Limits) -> float:
-        """Upper bound on the probability that a sum lacks a region (`privfed.secure.regional`)."""
-        region = self._region(limits)
-        return min(
-            1.0,
-            sum(
-                count * self._masks.abort_probability(size, dropout, region)
-                for size, count in self._sizes(clients).items()
-                if count
-            ),
-        )
+        """Upper bound on the probability that more than R - T regions abort."""
+        missing = max(self._missing(clients, dropout, limits))
+        return float(stats.binom.sf(self.regions - self.least_regions, self.regions, missing))
+
+    def partial_probability(self, clients: int, dropout: float, limits: Limits) -> float:
+        """Upper bound on the probability that a region aborts (`privfed.secure.regional`)."""
+        return min(1.0, sum(self._missing(clients, dropout, limits)))
+
+    def _missing(self, clients: int, dropout: float, limits: Limits) -> tuple[float, ...]:
+        """Returns upper bounds on the probability that each region aborts; they are independent."""
+        region = self.region_limits(limits)
+        sizes = {size: count for size, count in self._sizes(clients).items() if count}
+        missing = {each: self.masks.abort_probability(each, dropout, region) for each in sizes}
+        return tuple(missing[size] for size, count in sizes.items() for _ in range(count))
 
     def operations(self, codec: Codec, clients: int, layers: int = 0) -> Operations:
-        operations = self._masks.operations(codec, self.regions)
+        operations = self.masks.operations(codec, self.regions)
         for size, count in self._sizes(clients).items():
-            operations = operations.plus(self._masks.operations(codec, max(size, 1)), count)
+            operations = operations.plus(self.masks.operations(codec, max(size, 1)), count)
         return operations
 
     def download(self, clients: int, layers: int = 0) -> float:
-        return self._masks.download(-(-clients // self.regions))
+        return self.masks.download(-(-clients // self.regions))
 
     def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
-        return self._masks.upload(codec, -(-clients // self.regions))
+        return self.masks.upload(codec, -(-clients // self.regions))
 
     def promise(self, clients: int, limits: Limits | None = None) -> str:
         """Returns a text on each level's survivors, view and colluders, for a sum over `clients`.
@@ -194,18 +199,18 @@ class RegionalSums(SecureProtocol):
         Without `limits`, exactly `clients` are expected and no more are sampled.
         """
         limits = limits or Limits(clients, size=clients)
-        region = self._masks.promise(-(-clients // self.regions), self._region(limits))
+        region = self.masks.promise(-(-clients // self.regions), self.region_limits(limits))
         region = region.replace(
             "the server learns no row", "its coordinator learns the region's sum, but no row"
         )
-        colluding = self._masks.colluding_sites(self.regions)
+        colluding = self.masks.colluding_sites(self.regions)
         how = (
             "even if it is malicious"
             if self.threat == "malicious"
             else "if it follows the protocol"
         )
         text = (
-            f"at least {self._least_regions} of {self.regions} regions have to survive; in each, "
+            f"at least {self.least_regions} of {self.regions} regions have to survive; in each, "
             f"{region}; the server learns the total, {how}, and the sums of regions whose "
             f"coordinators collude with it, at most {colluding}"
         )
@@ -215,7 +220,7 @@ class RegionalSums(SecureProtocol):
         """Describes the noise that counts against the coordinator of a client's own region."""
         if self.coordinators == "curious":
             return "only the noise of a client's region counts, so ε holds against its coordinator"
-        counted = (1 - self._masks.colluding(self._region(limits))) / self._least_regions
+        counted = (1 - self.masks.colluding(self.region_limits(limits))) / self.least_regions
         counted = max(0.0, counted - limits.byzantine / self.fewest(limits))
         return (
             "a client's own coordinator is relied on not to use the region's sum: against it "
@@ -233,16 +238,16 @@ class RegionalSums(SecureProtocol):
                 'privacy.sizing is "layers", but clients of a region cannot count the dropouts of '
                 'other regions; set privacy.sizing = "minimum", or secure.protocol = "masks"'
             )
-        if self._least_regions > self.regions:
+        if self.least_regions > self.regions:
             raise Refused(
                 f"secure.regions is {self.regions}, but with "
-                f"{self._masks.colluding_sites(self.regions)} colluding coordinators "
-                f"{self._least_regions} would have to survive; raise secure.regions or lower "
+                f"{self.masks.colluding_sites(self.regions)} colluding coordinators "
+                f"{self.least_regions} would have to survive; raise secure.regions or lower "
                 "secure.colluders"
             )
-        region = self._region(limits)
-        self._masks.refuse_limits(region)
-        expected, smallest = limits.size // self.regions, self._masks.least_cohort(region)
+        region = self.region_limits(limits)
+        self.masks.refuse_limits(region)
+        expected, smallest = limits.size // self.regions, self.masks.least_cohort(region)
         if limits.size and expected < smallest:
             raise Refused(
                 f"secure.regions is {self.regions}, but then the number of clients expected in a "
