@@ -423,6 +423,21 @@ def test_a_partial_sum_is_charged_where_the_cohort_is_secret():
     assert everybody.cost.partial > 0
 
 
+def test_one_client_more_may_decide_whether_a_region_is_left_out():
+    """So a partial sum has to be charged: it differs in the row of another client, too."""
+    part, sums = RegionalSums(regions=3, threshold=0.6), []
+    everyone = 10 + 2 * np.arange(12)
+    for clients in (everyone, np.sort([*everyone, 17])):
+        leaves = np.where(np.isin(clients, [12, 22]), int(Leaves.BEFORE_MASKING), 0)
+        of = replace(session(1), clients=clients, leaves=leaves)
+        ready = part.over(replace(LIMITS, arithmetic=True)).channel(of, codec(length=40), None)
+        for client in of.senders.tolist():
+            ready.send(client, np.eye(40, dtype=np.int64)[client])
+        sums.append(ready.total()[0])
+    assert np.flatnonzero(sums[0]).tolist() == sorted({*everyone.tolist()} - {12, 22})
+    assert np.flatnonzero(sums[0] != sums[1]).tolist() == [28]
+
+
 def test_a_run_without_a_secret_cohort_goes_on_without_some_regions(tmp_path):
     keys = ("secure.protocol=regions", "data.clients=48", "secure.regions=8", "secure.colluders=0")
     keys = (*keys, *EVERYBODY, "cohort.dropout=0.25", "secure.threshold=0.6", "run.rounds=5")
