@@ -11,7 +11,8 @@ rows and noise are missing together. The top session requires T of the R regions
 
 *Assumptions*. At most a fraction c of each region's cohort (of its expected size, if that is
 larger) colludes with the region's coordinator or with the server, and at most k coordinators
-collude with the server; at most b clients of the cohort are Byzantine, in any regions.
+collude with the server; at most b clients of the cohort are Byzantine, in any regions. k is at
+least 1, since each coordinator is curious: it can subtract its region's sum from a released total.
 
 **Theorem.** Let f be the fewest survivors of a region's sum (`MaskedSums.fewest`), K the bound on
 the part of their noise that a region's colluders know (`MaskedSums.colluding`), M the number of
@@ -28,7 +29,8 @@ shares that are counted, M <= T f, and let each surviving client add 1 / M of th
 theorem of `privfed.secure.masked` (for a server that follows the protocol, by that of Bonawitz et
 al. 2017 and Bell et al. 2020), the view of all parties except a region's coordinator is independent
 of the region's rows and noise, and that of the coordinator is a function of one sum of at least f
-survivors, its own. The top session has pinned parties, the R coordinators (`SitePolicy`), of whom
+survivors, its own (if it is malicious: one for each of its rosters, which have no honest client in
+common). The top session has pinned parties, the R coordinators (`SitePolicy`), of whom
 at most k collude, and each coordinator checks that at least T regions are included. So the server's
 view is a function of colluding coordinators' sums and of the total over the others: at least T - k
 regions.
