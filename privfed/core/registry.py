@@ -250,6 +250,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "none": "privfed.secure.plain_sum:PlainSum",
         "masks": "privfed.secure.masked.protocol:MaskedSums",
         "committee": "privfed.secure.committee.protocol:CommitteeSums",
+        "regions": "privfed.secure.regional.protocol:RegionalSums",
         "bfv": "privfed.secure.homomorphic.protocol:Bfv",
         "ckks": "privfed.secure.homomorphic.protocol:Ckks",
     },

@@ -243,8 +243,10 @@ def _trusted(config: Config) -> tuple[str, ...]:
     """Returns the parties that a run's epsilon trusts, sorted."""
     if config.mechanism.trust != "server":
         return (OWN_SITE,) if config.by_sites else ()
-    opener = config.protocol.opener  # also trusted: the site that holds a client's data
-    return (OWN_SITE, opener) if config.data.sites else (opener,)
+    protocol = config.row_hiding
+    openers = (config.protocol.opener, *(protocol.part_openers if protocol else ()))
+    holders = (OWN_SITE,) if config.data.sites else ()
+    return tuple(sorted((*holders, *openers)))
 
 
 def _trusted_parties_assumed(config: Config) -> tuple[str, ...]:

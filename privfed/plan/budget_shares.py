@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from accounting.calibration import most_rounds
 from accounting.documents import UNSTATED, Encoded
@@ -47,8 +47,8 @@ def unspent_budget(plan: Plan) -> UnspentBudget | None:
     if not left > _WORTH_SAYING * budget:
         return None
     noise, enough = plan.noise_multiplier or 0.0, _solved_noise(plan, plan.cost)
-    without_aborts = replace(plan.cost, aborts=0.0)
-    if plan.cost.aborts and _solved_noise(plan, without_aborts) < _LESS * enough:
+    without_aborts = _solved_noise(plan, plan.cost.without_aborts)
+    if plan.cost.revealing_aborts and without_aborts < _LESS * enough:
         return UnspentBudget(left, _cost_of_aborts(plan), _fewer_aborts())
     if enough < _LESS * noise:
         why = f"the noise multiplier remains {noise:.4g}, although {enough:.4g} would suffice"
@@ -60,8 +60,9 @@ def unspent_budget(plan: Plan) -> UnspentBudget | None:
 
 def _cost_of_aborts(plan: Plan) -> str:
     return (
-        f"a round aborts visibly with a probability of at most {plan.cost.aborts:.2g}, and "
-        "(1 + e^ε) times this probability is charged to δ for any noise"
+        "a round aborts visibly, or lacks a part of the cohort, with a probability of at most "
+        f"{plan.cost.revealing_aborts:.2g}, and (1 + e^ε) times this probability is charged to δ "
+        "for any noise"
     )
 
 

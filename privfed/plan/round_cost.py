@@ -45,6 +45,8 @@ class RoundCost:
       summation: the plain or secure sum that adds rows.
       limits: the size limits of sums.
       aborts: upper bound on the probability that a round aborts.
+      partial: upper bound on the probability that a round aborts or that a sum lacks a part of the
+        cohort; 0 if sums leave out no part.
     """
 
     mechanism: Mechanism
@@ -54,11 +56,20 @@ class RoundCost:
     summation: Summation = field(default_factory=PlainSum)
     limits: Limits = UNLIMITED
     aborts: float = 0.0
+    partial: float = 0.0
 
     @property
     def revealing_aborts(self) -> float:
-        """Probability of an abort that may reveal who was sampled; 0 if sites are the parties."""
-        return 0.0 if self.limits.sites else self.aborts
+        """Probability of an abort, or of a partial sum, that may reveal who was sampled.
+
+        It is 0 if sites are the parties.
+        """
+        return 0.0 if self.limits.sites else max(self.aborts, self.partial)
+
+    @property
+    def without_aborts(self) -> RoundCost:
+        """The cost of a round of which no sum aborts or is partial."""
+        return replace(self, aborts=0.0, partial=0.0)
 
     def event(self, noise: float | None) -> Event:
         """Returns the charge of a round; `noise` is None for a mechanism without noise."""
@@ -146,7 +157,7 @@ def _epsilon_of_all_rounds(config: Config, cost: RoundCost) -> float:
     privacy = config.privacy
     if privacy.epsilon is not None:
         return privacy.epsilon
-    event = replace(cost, aborts=0.0).event(privacy.noise_multiplier)
+    event = cost.without_aborts.event(privacy.noise_multiplier)
     try:
         return guarantee({event: config.run.rounds}, privacy.delta, privacy.accountant).epsilon
     except AccountingError:
@@ -165,10 +176,11 @@ def _cost_within(
     summation = config.protocol.over(limits)
     if limits.sites:
         aborts = min(1.0, releases * summation.abort_probability(limits.sites, dropout))
-    else:
-        clients, canaries = config.data.clients, config.audit.canaries
-        aborts = probability(summation, config.sampler, clients, releases, dropout, canaries)
-    return RoundCost(mechanism, witness, rule, releases, summation, limits, aborts)
+        return RoundCost(mechanism, witness, rule, releases, summation, limits, aborts)
+    cohorts = (config.sampler, config.data.clients, releases, dropout, config.audit.canaries)
+    aborts = probability(summation, *cohorts)
+    partial = probability(summation, *cohorts, partial=True)
+    return RoundCost(mechanism, witness, rule, releases, summation, limits, aborts, partial)
 
 
 def _setting(config: Config, limits: Limits, length: int) -> Setting:

@@ -96,7 +96,7 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     protocol, limits = plan.config.row_hiding, plan.cost.limits
     if protocol is None:
         return {}
-    sight = _observer_rows(plan, protocol.seen, protocol.opener)
+    sight = _observer_rows(plan, protocol)
     pairs = {"secure": f"{plan.config.names['protocol']}: {sight}"}
     if promise := protocol.promise(round(forecast.cohort), limits):
         pairs["assumptions"] = promise
@@ -111,6 +111,9 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
                 ": dropouts of sites do not depend on the clients sampled, so aborts reveal nothing"
             )
         pairs["aborts"] = f"a round with a probability of at most {forecast.aborts:.2g}{cost}"
+    if partial := plan.cost.partial:
+        cost = " (charged)" if plan.event.slack >= partial else ""
+        pairs["partial sums"] = f"a round with a probability of at most {partial:.2g}{cost}"
     if limits.admitted:
         pairs["smallest cohort"] = (
             f"{protocol.least_cohort(limits)} clients, which makes the cost of aborts negligible"
@@ -120,20 +123,18 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     return pairs
 
 
-def _observer_rows(plan: Plan, protocol_sight: str, opener: str) -> str:
+def _observer_rows(plan: Plan, protocol: SecureProtocol) -> str:
     """Describes what the parties that see a sum learn from it.
 
-    Args:
-      plan: the plan.
-      protocol_sight: the protocol's own description; left out if parties add shares of the noise.
-      opener: the party that decrypts or unmasks the sum, such as "the server".
+    If parties add shares of the noise, the protocol's own description is left out.
     """
     if plan.mechanism.trust == "sum":
         site = " except a client's own site" if plan.cost.limits.sites else ""
         return f"the party that opens the sum sees it with its noise; no party{site} sees a row"
-    central = plan.mechanism.trust == "server"
-    trusted = f"; {opener} is trusted to add the noise" if central else ""
-    return f"{protocol_sight}{trusted}"
+    if plan.mechanism.trust != "server":
+        return protocol.seen
+    trusted = "".join(f", and {each} with an exact sum" for each in protocol.part_openers)
+    return f"{protocol.seen}; {protocol.opener} is trusted to add the noise{trusted}"
 
 
 def _quantisation(protocol: SecureProtocol, limits: Limits, forecast: Forecast) -> str:

@@ -3,12 +3,14 @@
 Privacy amplification by subsampling requires that the sampled cohort stays secret. A round aborts
 visibly if too few or too many clients were sampled, or if too many of them dropped out. Such an
 abort reveals something about the cohort, and costs a total variation distance equal to the abort's
-probability (rules of proof, section 4). Without amplification the cohort need not be secret.
+probability (rules of proof, section 4). A sum that lacks a part of the cohort does not abort, but
+costs the same: the part depends on the cohort. Without amplification the cohort need not be secret.
 Dropout depends on public randomness only, so aborts then cost nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -71,6 +73,7 @@ def probability(
     exchanges: int,
     dropout: float,
     canaries: int = 0,
+    partial: bool = False,
 ) -> float:
     """Returns an upper bound on the probability that one of a round's sums aborts.
 
@@ -85,37 +88,44 @@ def probability(
       exchanges: sums per round.
       dropout: probability with which each sampled client drops out.
       canaries: canary clients that may be in the population.
+      partial: whether a sum that lacks a part of the cohort counts as aborted; the result is then 0
+        for sums that leave out no part.
     """
+    chance = summation.partial_probability if partial else summation.abort_probability
     witness = sampler.witness(0, clients)
     if not witness.random:
         places = 0 if witness.shares_places else canaries
-        once = summation.abort_probability(sampler.size + places, dropout)
-    elif summation.abort_probability(0, dropout) == 0.0:  # no sum ever aborts
+        once = chance(sampler.size + places, dropout)
+    elif chance(0, dropout) == 0.0:  # no sum ever aborts
         once = 0.0
     else:
         most = clients + canaries
         once = _of_poisson_cohorts(
-            summation, dropout, witness.rate, clients, most, sampler.capacity() or most
+            chance, dropout, witness.rate, clients, most, sampler.capacity() or most
         )
     return min(1.0, exchanges * once)
 
 
 def _of_poisson_cohorts(
-    summation: Summation, dropout: float, rate: float, clients: int, most: int, cap: int
+    chance_of: Callable[[int, float], float],
+    dropout: float,
+    rate: float,
+    clients: int,
+    most: int,
+    cap: int,
 ) -> float:
     """Upper bound on the abort probability for cohorts of min(Binomial(N, rate), cap) clients.
 
-    It holds for every N from 0.9 `clients` to `most`. Cohorts above a cut count as aborts, with
-    their probability at the largest N. Every other cohort size counts with its probability at the
-    smallest N, times the largest abort probability of all sizes from this one to the cut. The
-    result is the smallest bound of all evaluated cuts.
+    `chance_of` bounds it for a cohort size and `dropout`. The result holds for every N from 0.9
+    `clients` to `most`. Cohorts above a cut count as aborts, with their probability at the largest
+    N. Every other cohort size counts with its probability at the smallest N, times the largest
+    abort probability of all sizes from this one to the cut. The result is the smallest bound of all
+    evaluated cuts.
     """
     smallest = int(np.ceil(LEAST_DECLARED_SHARE * clients))
     low, high = _reach(smallest, rate)[0], min(_reach(most, rate)[1], cap)
     sizes = np.arange(min(low, high), high + 1)
-    abort_probability = np.array(
-        [summation.abort_probability(int(size), dropout) for size in sizes]
-    )
+    abort_probability = np.array([chance_of(int(size), dropout) for size in sizes])
     chance = _chance(sizes, smallest, rate)
     below = float(stats.binom.cdf(sizes[0] - 1, smallest, rate))
     ends = np.append(

@@ -1,7 +1,6 @@
 """Sums of encoded rows: clients round rows to integers, which a channel sums without revealing.
 
-The codec proves a norm bound for the integers that are summed (rules of proof, section 3). Noise is
-calibrated to that bound.
+The codec bounds the norm of these integers (rules of proof, section 3), and noise covers it.
 """
 
 from __future__ import annotations
@@ -12,14 +11,13 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 from pydantic import Field
 
 from privfed.core.deferred import stats
 from privfed.core.errors import Refused
 from privfed.core.parts import Part
 from privfed.privacy.codec import Codec
-from privfed.privacy.integers import Integers, Share
+from privfed.privacy.integers import Share
 from privfed.privacy.mechanism import Encoding
 from privfed.privacy.noise.shares import Layers
 from privfed.privacy.setting import whole_sites
@@ -28,43 +26,8 @@ from privfed.secure.channel import Channel
 from privfed.secure.encoded_accumulator import Arithmetic, EncodedAccumulator
 from privfed.secure.limits import FEWEST, Limits, sending
 from privfed.secure.operations import Operations
+from privfed.secure.site_sums import SiteSums
 from privfed.secure.summation import Aborted, Session
-
-
-class SiteSums:
-    """A channel whose parties are sites: takes clients' encoded rows and keeps one sum per site.
-
-    A site sends the sum of its sampled clients' encoded rows, each bounded individually, plus the
-    site's `share` of noise. It sends even if none of its clients was sampled. (If noise is in
-    layers, the protocol adds it, and `share` is None.) No sum is rounded, so one client changes the
-    total by its own encoded row, whose norm the codec bounds (rules of proof, sections 9.1 and
-    9.3). Memory is one row `[m]` per site.
-    """
-
-    def __init__(
-        self, session: Session, codec: Codec, channel: Channel, share: Share | None
-    ) -> None:
-        if session.sites is None:
-            raise ValueError("a sum over sites needs the site of each client")
-        self._session, self._site_of = session, session.sites
-        self._codec, self._channel, self._share = codec, channel, share
-        self.largest = channel.largest
-        self._sums = {site: np.zeros(codec.length, np.int64) for site in session.clients.tolist()}
-
-    def send(self, client: int, row: Integers) -> None:
-        self._sums[int(self._site_of[client])] += row
-
-    def total(self) -> tuple[Integers, int]:
-        session, senders = self._session, self._session.senders
-        stream = f"noise/site/{session.exchange}"
-        keys = session.streams.at(stream, session.round, senders).each()
-        for site, site_keys in zip(senders.tolist(), keys, strict=True):
-            row = self._sums.pop(site)
-            if self._share:
-                row += self._share.draw(site_keys, self._codec.length)
-            self._channel.send(site, row)
-        return self._channel.total()
-
 
 COARSEST = 0.01
 """Largest rounding step permitted for rows without a norm bound, whose weights are at least 1."""
@@ -93,6 +56,8 @@ class SecureProtocol(Part):
     layers: ClassVar[bool] = False
     names_culprits: ClassVar[bool] = False
     """Whether the protocol identifies Byzantine parties; later rounds then exclude them."""
+    part_openers: ClassVar[tuple[str, ...]] = ()
+    """Parties, in addition to the opener, that open the sum of a part of the cohort."""
 
     @property
     def may_collude(self) -> float:
@@ -174,10 +139,7 @@ class SecureProtocol(Part):
         return FEWEST
 
     def over(self, limits: Limits) -> EncodedSummation:
-        """Returns this protocol's summation within `limits`.
-
-        Raises `Refused` for limits for which the protocol has no proof.
-        """
+        """Returns the summation within `limits`; raises `Refused` for limits without a proof."""
         self.refuse_limits(limits)
         return EncodedSummation(self, limits)
 
@@ -201,6 +163,13 @@ class SecureProtocol(Part):
     def abort_probability(self, clients: int, dropout: float, limits: Limits) -> float:
         """Upper bound on the abort probability of a sum over `clients` with this `dropout` rate."""
         return binomial_at_most(limits.least(clients) - 1, clients, sending(dropout))
+
+    def partial_probability(self, clients: int, dropout: float, limits: Limits) -> float:
+        """Upper bound on the probability that a sum aborts or lacks a part of the cohort.
+
+        The part's clients may have sent their rows. 0 for protocols that leave out no part.
+        """
+        return 0.0
 
     def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
         """Returns the approximate number of bytes that each client sends in a sum.
@@ -294,6 +263,9 @@ class EncodedSummation:
         if clients > self.limits.capacity:
             return 1.0
         return self.protocol.abort_probability(clients, dropout, self.limits)
+
+    def partial_probability(self, clients: int, dropout: float) -> float:
+        return self.protocol.partial_probability(clients, dropout, self.limits)
 
     def step(self, encoding: Encoding, length: int) -> float | None:
         return self.codec(encoding, length).step

@@ -60,3 +60,10 @@ class Operations:
         """Approximate time of all operations on one core, in seconds (`UNIT_SECONDS` of each)."""
         counts = ((each.name, float(getattr(self, each.name))) for each in fields(self))
         return sum(UNIT_SECONDS[kind] * count for kind, count in counts)
+
+    def plus(self, other: Operations, times: int = 1) -> Operations:
+        """Returns these operations and `times` the `other` ones."""
+        names = [each.name for each in fields(self)]
+        return Operations(
+            **{name: getattr(self, name) + times * getattr(other, name) for name in names}
+        )

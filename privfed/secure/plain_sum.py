@@ -47,6 +47,9 @@ class PlainSum(Part):
     def abort_probability(self, clients: int, dropout: float) -> float:
         return 0.0
 
+    def partial_probability(self, clients: int, dropout: float) -> float:
+        return 0.0
+
     def seconds(self, length: int, clients: int, noise: Share | None = None) -> float:
         return 0.0
 

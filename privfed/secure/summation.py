@@ -173,6 +173,12 @@ class Summation(Protocol):
           dropout: probability with which each drops out independently.
         """
 
+    def partial_probability(self, clients: int, dropout: float) -> float:
+        """Upper bound on the probability that a sum aborts or lacks a part of the cohort.
+
+        The part's clients may have sent their rows. 0 for sums that leave out no part.
+        """
+
     def seconds(self, length: int, clients: int, noise: Share | None = None) -> float:
         """Returns the approximate seconds of a sum if all parties run on one core.
 

@@ -40,10 +40,11 @@ from privfed.run.world import HeldElsewhere, shared_world
 from privfed.sampling.cohort import Cohort
 from privfed.sampling.site_delays import SiteDelays, arrival
 from privfed.secure.encoded_accumulator import EncodedAccumulator
-from privfed.secure.encoded_sum import EncodedSummation, SiteSums
+from privfed.secure.encoded_sum import EncodedSummation
 from privfed.secure.frames import BadMessage
 from privfed.secure.limits import Leaves
 from privfed.secure.masked.layered_noise import ClientNoise
+from privfed.secure.site_sums import SiteSums
 from privfed.secure.summation import Aborted, Accumulator, Session
 
 _log = logging.getLogger(__name__)

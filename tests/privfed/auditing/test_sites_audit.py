@@ -16,8 +16,8 @@ from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.local_gaussian import LocalGaussian
 from privfed.round.algorithm import Algorithm
 from privfed.round.updates import ClientUpdates
-from privfed.secure.encoded_sum import SiteSums
 from privfed.secure.limits import Leaves
+from privfed.secure.site_sums import SiteSums
 
 BASE = (
     *("data.clients=20", "cohort.size=4", "data.sites=5", "run.rounds=3"),

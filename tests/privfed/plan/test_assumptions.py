@@ -322,7 +322,7 @@ def test_a_ledger_that_does_not_state_its_assumptions_bounds_nothing_against_tha
     )
 
 
-@every_case("protocol", ["masks", "committee", "bfv"])
+@every_case("protocol", ["masks", "committee", "regions", "bfv"])
 @every_case("colluders", [0.0, 0.1, 0.13])
 def test_the_runs_own_numbers_give_what_it_was_charged_for(protocol, colluders):
     keys = (*MASKED, f"secure.protocol={protocol}", f"secure.colluders={colluders}")

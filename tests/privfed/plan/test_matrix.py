@@ -105,7 +105,7 @@ def test_every_rule_protocol_mechanism_and_sampler(rules):
         if central or one.choice["protocol"] != "none":
             assert rule not in ("krum", "median", "fltrust", "dnc"), "rows under noise or masks"
         if one.choice["mechanism"] in ("skellam", "discrete_gaussian"):
-            assert one.choice["protocol"] in ("masks", "committee", "bfv")
+            assert one.choice["protocol"] in ("masks", "committee", "regions", "bfv")
 
 
 @pytest.mark.parametrize(("step", "least"), [(9, 66), pytest.param(3, 200, marks=pytest.mark.slow)])

@@ -32,15 +32,19 @@ def test_masks_ciphertexts_and_arithmetic_release_the_same(tmp_path):
     for name, keys in {
         "masks": (),
         "committee": ("secure.protocol=committee",),
+        "regions": ("secure.protocol=regions",),
         "bfv": ("secure.protocol=bfv",),
         "arithmetic": ("secure.simulate=arithmetic",),
     }.items():
         trained(tmp_path / name, SEEDED, *DISTRIBUTED, *keys)
-    models = [model(tmp_path / name) for name in ("masks", "bfv", "arithmetic", "committee")]
+    models = [
+        model(tmp_path / name) for name in ("masks", "bfv", "arithmetic", "committee", "regions")
+    ]
     for name in models[0]:
         if name.startswith("model"):
             assert torch.equal(models[0][name], models[2][name])
             assert torch.equal(models[0][name], models[3][name])
+            assert torch.equal(models[0][name], models[4][name])
             torch.testing.assert_close(models[0][name], models[1][name], rtol=1e-4, atol=1e-4)
 
 

@@ -46,6 +46,7 @@ from privfed.secure.masked import protocol
 from privfed.secure.masked.channel import MaskedChannel
 from privfed.secure.masked.evidence import proves
 from privfed.secure.masked.messages import wire
+from privfed.secure.regional.channel import FIRST_COORDINATOR
 from privfed.secure.summation import Culprit
 from privfed.store.run_directory import RunDirectory
 
@@ -100,6 +101,16 @@ def test_a_run_goes_on_without_who_was_proved_to_lie_also_after_a_crash(tmp_path
             trained(tmp_path / "parts", *KEYS)
     assert resume(tmp_path / "parts", lambda stored: stored).excluded == 1
     same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_run_goes_on_without_who_lied_in_a_region(tmp_path, senders):
+    outcome = trained(tmp_path, *KEYS, "secure.protocol=regions")
+    even, odd = {*range(0, 12, 2)}, {*range(1, 12, 2)}
+    top = {FIRST_COORDINATOR, FIRST_COORDINATOR + 1}
+    assert senders == [even, odd, top, *[even - {BYZANTINE}, odd, top] * 2]
+    assert (outcome.updates, outcome.excluded, outcome.aborts) == (3, 1, {})
+    (culprit,) = RunDirectory(tmp_path).exclusions.culprits()
+    assert (culprit.client, culprit.round, culprit.reason) == (BYZANTINE, 1, "wrong share")
 
 
 def test_a_run_goes_on_without_who_lied_in_a_committee(tmp_path, monkeypatch):

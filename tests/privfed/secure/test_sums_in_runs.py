@@ -57,7 +57,11 @@ def sums(**keys):
 @pytest.mark.parametrize(
     ("protocol", "weights"),
     mostly_slow(
-        [(each, of) for each in ("masks", "committee", "bfv") for of in ("uniform", "examples")],
+        [
+            (each, of)
+            for each in ("masks", "committee", "bfv", "regions")
+            for of in ("uniform", "examples")
+        ],
         *(("masks", "examples"), ("committee", "uniform"), ("bfv", "uniform")),
     ),
 )
@@ -72,7 +76,7 @@ def test_without_privacy_a_run_equals_the_plain_one_up_to_rounding(tmp_path, pro
     assert any(not torch.equal(plain[name], secure[name]) for name in plain)
 
 
-@every_case("protocol", ["masks", "bfv", "ckks"])
+@every_case("protocol", ["masks", "regions", "bfv", "ckks"])
 def test_with_central_noise_a_run_equals_the_plain_one_up_to_rounding(tmp_path, protocol):
     keys = (SEEDED, *EVERYBODY)
     bits = "secure.bits=20" if protocol == "ckks" else "secure.bits=32"
