@@ -101,8 +101,7 @@ class Data(Part):
     site_partition: Literal["even", "size", "label", "elsewhere"] = "even"
     """The assignment of clients to sites if no column states it. "even": numbers of clients that
     differ by at most one. "size": expected numbers proportional to 1, 1/2, …. "label": by their
-    most frequent label.
-    "elsewhere": sites run on their own machines (`privfed federation run`)."""
+    most frequent label. "elsewhere": sites run on their own machines (`privfed federation run`)."""
     site_delays: list[Annotated[int, Field(ge=0, le=1000)]] = []
     """The delay of each site, in training rounds (`privfed.sampling.site_delays`); empty: none."""
     storage_keys: ClassVar[frozenset[str]] = frozenset(

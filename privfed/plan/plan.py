@@ -148,10 +148,9 @@ class Plan:
         if self.other is None:
             return None
         against, delta = OTHER_PARTY[self.config.against], self.config.privacy.delta
-        before = self.before
         evaluating = self.evaluation.other if self.evaluation else None
         spending = self._charged(rounds, self.other, evaluating)
-        clients = self.config.data.clients
+        before, clients = self.before, self.config.data.clients
         return other_guarantee(spending, against, before.runs, delta, before.uncovered, clients)
 
     def further_guarantees(self, rounds: int) -> tuple[Guarantee | None, Guarantee | None]:
@@ -197,9 +196,7 @@ class Plan:
         known = config.site_column or config.at_remote_sites
         if config.by_sites and config.source.holds_real_clients and not known:
             return "simulation: real clients were assigned to synthetic sites"
-        if self.config.data.holdout == "examples":
-            return "simulation: scored on examples of clients that train"
-        return None
+        return ON_TRAINED if config.data.holdout == "examples" else None
 
 
 def refuse(config: Config) -> None:
