@@ -11,6 +11,7 @@ own models cost no privacy beyond the row (`privfed.client.client_states`).
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Protocol, runtime_checkable
 
 import torch
 from pydantic import SkipValidation
@@ -19,12 +20,33 @@ from torch import Tensor
 from privfed.client.around import Around
 from privfed.client.compression.compressed import Compressed
 from privfed.client.compression.compression import Student
-from privfed.client.compression.soft_labels import SoftLabels
 from privfed.client.exchange import Broadcast
 from privfed.client.objective import Work
 from privfed.client.student import NetworkStudent
 from privfed.client.trainer import LocalTrainer
 from privfed.models.network import Network
+
+
+@runtime_checkable
+class Predictions(Protocol):
+    """A compression by which clients may send predictions of their own models."""
+
+    keep_models: bool
+    """Whether clients keep their own model between rounds."""
+
+    def rows(self, outputs: Tensor, broadcast: Broadcast) -> Tensor:
+        """Returns the rows `[c, m k]` of clients.
+
+        Args:
+          outputs: outputs of their models for the public examples, shape [c, m, k].
+          broadcast: released values by name.
+        """
+
+    def targets(self, broadcast: Broadcast) -> Tensor:
+        """Returns the distributions `[m, k]` that clients distil from."""
+
+    def distilled(self, student: Student, models: Tensor, targets: Tensor) -> Tensor:
+        """Returns models `[c, d]`, distilled from `targets` `[m, k]` on the public examples."""
 
 
 class OwnModel(Around):
@@ -34,7 +56,7 @@ class OwnModel(Around):
     client does in its first round. The state of a client is its model, followed by zeros.
     """
 
-    compression: SkipValidation[SoftLabels]
+    compression: SkipValidation[Predictions]
     student: SkipValidation[Student]
     start: SkipValidation[Tensor]
     width: int
@@ -77,7 +99,7 @@ def own_trainers(
     objective = trainer.objective
     if student is None or not isinstance(objective, Compressed):
         return ()
-    if not isinstance(compression := objective.compression, SoftLabels):
+    if not isinstance(compression := objective.compression, Predictions):
         return ()
     width = max((network.shapes.length for network in networks), default=0)
 

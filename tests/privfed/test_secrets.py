@@ -76,6 +76,10 @@ SECRET = {
         *("client.objective=sgd", "data.setting=cross_silo", "model.name=mlp"),
         *('model.local=["3*"]', "client.local_epochs=1"),
     ),
+    "ticks": (
+        *("client.objective=sgd", "cohort.sampler=asynchronous", "cohort.separation=3"),
+        "cohort.size=0",
+    ),
     "clusters": ("client.objective=ifca", "server.optimizer=fedavg"),
     "fedcurv": (*OPEN, "client.objective=fedcurv", *MASKS),
     "rows": (*OPEN, "aggregation.rule=median", 'aggregation.before=["bucketing"]'),
