@@ -7,6 +7,8 @@ import pytest
 import torch
 from lanes import every_case
 
+from experiments.distillation import costs
+from experiments.distillation.networks import wide_cnn
 from experiments.fairness.two_cameras import TwoCameras
 from privfed.config.reading import load
 from privfed.core.parts import find
@@ -16,6 +18,7 @@ from privfed.grid.cells import cells
 from privfed.grid.load import load_grid
 from privfed.metrics.groups import ClientGroups, ExampleGroups
 from privfed.models.form import Form
+from privfed.run.check import check
 
 STUDIES = Path(__file__).parents[2] / "experiments"
 
@@ -79,3 +82,15 @@ def test_a_tenth_of_the_clients_hold_turned_images_and_every_public_one_is_there
     assert torch.equal(*test.y.chunk(2))
     private = examples.x[~torch.from_numpy(turned), :64]
     assert not set(map(bytes, upright.reshape(-1, 64).numpy())) & set(map(bytes, private.numpy()))
+
+
+def test_the_mask_of_the_study_of_distillation_sends_as_many_numbers_as_soft_labels():
+    parameters = sum(each.numel() for each in wide_cnn((1, 28, 28), 10).parameters())
+    assert parameters == 111_546
+    grid = load_grid(STUDIES / "distillation/mnist.toml")
+    (mask,) = (each.set for each in grid.method if "mask" in each.name)
+    assert round(mask["compression.fraction"] * parameters) == costs.NUMBERS
+    for changes in (costs.METHODS["random mask"], costs.LABELS):
+        keys = [key.format(fraction=costs.NUMBERS / 4810) for key in changes]
+        run = load(STUDIES / "distillation/run.toml", keys)
+        assert check(run).forecast.message == costs.NUMBERS
