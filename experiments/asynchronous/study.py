@@ -5,8 +5,8 @@
 
 One of five tiers of clients works ten times as long as the others. A tick lasts as long as a fast
 client works, one minute here. A synchronous round lasts as long as its slowest client: ten minutes,
-since almost every cohort has a slow client. Both have as many rounds, so epsilon is equal; slow
-clients begin with the tenth tick, so ticks have about 1 % fewer updates.
+since almost every cohort has a slow client. Both have as many rounds and updates, and so the same
+epsilon.
 
 The same for one of five sites, in rounds amplified by sampling: the slow site then has rows in
 every tenth tick, so 244 ticks have as many updates as 200 synchronous rounds.
@@ -95,7 +95,7 @@ def table(rows: Sequence[dict[str, str]]) -> str:
     """
     lines = [
         f"| mechanism | method | minutes to {100 * TARGET:.0f} % | times faster | accuracy (%) | "
-        "less synchronous (points) |",
+        "difference from synchronous (points) |",
         "|---|---|---|---|---|---|",
     ]
     methods = {**dict.fromkeys(MECHANISMS, METHODS), "skellam, sites": AT_SITES}

@@ -5,7 +5,7 @@ its model from the server's predictions for the public examples, trains it on it
 sends its predictions (`privfed.client.compression.soft_labels`).
 
 A row depends on the client's examples, its random numbers, released values and its own state, so
-own models cost no privacy beyond the row (`privfed.client.client_states`).
+clients' own models add no privacy loss beyond the row's (`privfed.client.client_states`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class OwnModel(Around):
     """Length of a client's state: 0, or the largest number of parameters of all architectures."""
 
     def state_length(self, d: int) -> int:
-        """Returns the number of values that each client keeps, whatever its architecture."""
+        """Returns the number of values that each client keeps, the same for all architectures."""
         return self.width
 
     def initial_client_state(self, broadcast: Broadcast) -> Tensor:

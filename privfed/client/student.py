@@ -16,7 +16,7 @@ from privfed.models.calling import scoring
 from privfed.models.network import Network
 
 _TOGETHER = 4096
-"""Largest number of outputs rows that are computed at once for stacked models."""
+"""Largest number of output rows that are computed at once for stacked models."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class NetworkStudent:
     def of(cls, network: Network, public: Examples, count: int, classes: int) -> Self:
         """Returns a student on the features of `count` of the `public` examples.
 
-        If there are fewer, because they stand for a larger public set, they are repeated.
+        Examples are repeated if `public` is a smaller stand-in for the declared set.
 
         Args:
           network: the architecture.

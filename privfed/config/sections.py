@@ -103,7 +103,7 @@ class Data(Part):
     differ by at most one. "size": expected numbers proportional to 1, 1/2, …. "label": by their
     most frequent label. "elsewhere": sites run on their own machines (`privfed federation run`)."""
     site_delays: list[Annotated[int, Field(ge=0, le=1000)]] = []
-    """The delay of each site, in training rounds (`privfed.sampling.site_delays`); empty: none."""
+    """The delay of each site, in rounds (`privfed.sampling.site_delays`); empty: none."""
     storage_keys: ClassVar[frozenset[str]] = frozenset(
         {"sites", "sites_per_client", "site_partition", "site_delays"}
     )

@@ -93,7 +93,7 @@ class Plan:
             sites=self.cost.limits.sites,
             sites_per_client=config.data.sites_per_client,
             canaries=config.audit.canaries,
-            site_delays=SiteDelays(() if evaluates else tuple(config.data.site_delays)),
+            site_delays=SiteDelays(tuple(config.data.site_delays)),
         )
 
     @property

@@ -17,22 +17,38 @@ def compression_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
     compression, name = plan.config.compression, plan.config.names["compression"]
     if not compression.compresses:
         return {}
+    if compression.public:
+        return {"compression": f"{name}: {_predictions_text(plan, forecast)}"}
     sent = f"{name}: {forecast.message:,} of {forecast.parameters:,} numbers"
     if not compression.summable:
         sent = f"{name}: each row is encoded by itself"
     if compression.exchanges > 1:
         sent += f", {compression.exchanges} times"
-    if compression.public:
-        sent += f", on {compression.public:,} public examples"
-    if compression.trains_own_models:
-        sent += f"; clients train {' or '.join(compression.architectures) or 'models'} of their own"
     if not plan.mechanism.private:
         return {"compression": sent}
-    if math.isfinite(bound := compression.norm_bound):
-        return {"compression": f"{sent}; a row has norm at most {bound:.4g} before clipping"}
     shorter = f"{forecast.shortening:.2g} times " if forecast.shortening < 1.0 else ""
     clipped = f"the compressed row is clipped; its norm is about {shorter}that of the update"
     return {"compression": f"{sent}; {clipped}"}
+
+
+def _predictions_text(plan: Plan, forecast: Forecast) -> str:
+    """Describes messages about public examples: length, models, norm, and the server's step."""
+    compression = plan.config.compression
+    text = (
+        f"{forecast.message:,} numbers on {compression.public:,} public examples (the server's "
+        f"model has {forecast.parameters:,})"
+    )
+    if compression.trains_own_models:
+        text += f"; clients train their own {' or '.join(compression.architectures) or 'model'}"
+    if plan.mechanism.private:
+        bound = compression.norm_bound
+        norm = f" of norm at most {bound:.4g}" if math.isfinite(bound) else ""
+        text += f"; rows{norm} are clipped to {plan.mechanism.clip:g}"
+    if not adds_updates(plan.config):
+        text += (
+            "; the server takes a step towards the distilled model (server.optimizer, server.lr)"
+        )
+    return text
 
 
 def evaluation_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:

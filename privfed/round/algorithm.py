@@ -69,7 +69,7 @@ class Algorithm:
     weight 1 / s.
     """
     site_delays: SiteDelays = field(default_factory=SiteDelays)
-    """The delays of the sites, in training rounds; those of evaluation rounds are 0."""
+    """The delays of the sites, in rounds."""
     averaged: int = 0
     """Number of running statistics, the last values of the model's vector. They are averaged over
     clients, without the server optimizer.
@@ -129,13 +129,12 @@ class Algorithm:
         separately. A client that participates in every b-th training round then does so whatever
         evaluation rounds are in between.
         """
-        turn = self.evaluation_rounds.turn(round)
-        when = turn if self.sampler.remembers else round
-        cohort = self.sampler.sample(when, self.clients, population, streams)
+        turn = self.evaluation_rounds.turn(round) if self.sampler.remembers else round
+        cohort = self.sampler.sample(turn, self.clients, population, streams)
         cohort = replace(cohort, round=round)
         if population.sites is None:
             return cohort
-        return self.site_delays.contributors(cohort, turn, population.sites)
+        return self.site_delays.contributors(cohort, population.sites)
 
     @property
     def fixed_divisor(self) -> bool:

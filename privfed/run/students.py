@@ -6,6 +6,7 @@ from privfed.client.own_models import own_trainers
 from privfed.client.student import NetworkStudent
 from privfed.client.trainer import LocalTrainer
 from privfed.config.config import Config
+from privfed.core.errors import Refused, public_text
 from privfed.core.parts import find
 from privfed.core.registry import CLIENT_MODELS
 from privfed.core.streams import Streams
@@ -60,8 +61,10 @@ def _client_networks(
     def built(name: str) -> Network:
         recipe = find("model", name, CLIENT_MODELS)()
         keys = streams.at("init").derived(name.encode())
-        return build_network(
-            recipe, federation.examples, Start(), config.loss, keys, device, averages=False
-        )
+        try:
+            return build_network(recipe, federation.examples, Start(), config.loss, keys, device)
+        except Refused as error:
+            reason = public_text(error).replace("model.name", CLIENT_MODELS)
+            raise Refused(reason, key=CLIENT_MODELS) from error
 
     return tuple(map(built, config.compression.architectures))

@@ -23,14 +23,16 @@ class Asynchronous(SizedSampler):
     """Closes rounds at fixed public ticks; the update of a slow client enters a later tick.
 
     A client of delay s receives the model at the start of a tick, and delivers its update s ticks
-    later, relative to the model that it received: its staleness is s. It then waits, and receives
-    the newest model max(separation, s + 1) ticks after the model before. Tiers of equal size on
-    average have the `delays`. A client's tier and first tick depend only on its own number and a
+    later, relative to the model that it received: its staleness is s. It receives the next model
+    max(separation, s + 1) ticks after the previous one. Each client has one of the `delays`,
+    uniformly at random. Its delay and the ticks of its arrivals depend only on its own number and a
     key, which is drawn once and stored under private/. So a resume keeps the separation, whatever
-    the other clients and their order are. A tick lasts as long as a client of delay 0 works.
+    the other clients and their order are. A tick lasts as long as a client of delay 0 needs for one
+    update. Updates that arrive in the first s ticks are of the initial model, which clients have
+    before tick 1.
 
     A clipped row of staleness s has weight (1 + s)^-damping. The divisor is the expected number of
-    arrivals per tick after all clients have begun: a constant of the configuration, rounded.
+    arrivals per tick: a constant of the configuration, rounded.
 
     *Event*: `Separated`(separation, Gaussian(z)), under zero-out: one client's contribution is
     zero, over a public list of exactly data.clients clients. A sum of a tick changes by at most one
@@ -64,7 +66,7 @@ class Asynchronous(SizedSampler):
         expected = max(1, round(clients * float(np.mean(1 / self._periods(np.array(self.delays))))))
         if min(self.delays) >= self.separation:
             raise Refused(
-                f"cohort.separation is {self.separation}, but the least of cohort.delays is "
+                f"cohort.separation is {self.separation}, but the smallest of cohort.delays is "
                 f"{min(self.delays)}, so every client takes part less often than is charged; set "
                 f"cohort.separation to {min(self.delays) + 1} or more, or lower cohort.delays"
             )
@@ -89,8 +91,8 @@ class Asynchronous(SizedSampler):
         words = streams.at("slots", 0, population.identities).per_client(2)
         delay = np.array(self.delays)[words[:, 1] % np.uint64(len(self.delays))]
         period = self._periods(delay)
-        first = 1 + delay + (words[:, 0] % period.astype(np.uint64)).astype(np.int64)
-        arrives = (round >= first) & ((round - first) % period == 0)
+        first = (words[:, 0] % period.astype(np.uint64)).astype(np.int64)
+        arrives = (round - first) % period == 0
         return Cohort(
             round,
             np.flatnonzero(arrives),

@@ -101,7 +101,7 @@ def probability(
     else:
         most = clients + canaries
         once = _of_poisson_cohorts(
-            chance, dropout, witness.rate, clients, most, sampler.capacity() or most
+            chance, dropout, sampler.size / clients, clients, most, sampler.capacity() or most
         )
     return min(1.0, exchanges * once)
 

@@ -90,15 +90,12 @@ class Largest(Poisson):
         return Cohort(round, np.sort(order), float(self.size), self.witness(round, clients))
 
 
-class Hurried(Asynchronous):
-    """Clients deliver before they have had a model for so long."""
+class Older(Asynchronous):
+    """Clients train models that the server no longer stores."""
 
     def sample(self, round, clients, population, streams):
-        cohort = Cyclic(separation=self.separation).sample(round, clients, population, streams)
-        delay = np.full(len(population), self.largest_staleness())
-        return replace(
-            cohort, witness=self.witness(round, clients), staleness=delay, weights=1.0 / (1 + delay)
-        )
+        cohort = super().sample(round, clients, population, streams)
+        return replace(cohort, staleness=cohort.staleness + 1)
 
 
 class Heavy(Asynchronous):
@@ -144,7 +141,7 @@ test_every_sampler_keeps, test_a_wrong_sampler_is_rejected_by = contract_tests(
         ],
         declares_the_release_of_its_draws: [FixedAsPoisson(), Overfull()],
         keeps_the_separation_it_declares: [OutOfTurn(), Soon()],
-        bounds_the_staleness_it_declares: [Hurried(), Heavy(), Unsaid()],
+        bounds_the_staleness_it_declares: [Older(), Heavy(), Unsaid()],
         draws_afresh_and_in_secret: [ForEver()],
         reads_no_sizes_it_does_not_declare: [Largest()],
     },

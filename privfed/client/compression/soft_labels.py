@@ -1,9 +1,9 @@
 """Soft labels on public examples in place of a model update, and distillation on the server.
 
 Clients and server hold the same m public, unlabelled examples. A client's row has m * k numbers, k
-the number of classes: what its trained model predicts for the public examples, less what the
-server's model predicts for them. The server adds the released average to its own predictions, and
-trains its model to reproduce the result (distillation).
+the number of classes: the predictions of its trained model for the public examples minus those of
+the server's model (minus its probabilities, if clients send votes). The server adds the released
+average to its own predictions, and trains its model to reproduce the result (distillation).
 
 Sources: Li & Wang 2019, "FedMD: heterogenous federated learning via model distillation" (clients'
 own models, average predictions); Lin, Kong, Stich & Jaggi 2020, "Ensemble distillation for robust
@@ -61,7 +61,7 @@ class SoftLabels(Compression):
     classes: int = Field(ge=2, le=100_000, examples=[3])
     """Number k of classes."""
     sends: Literal["logits", "probabilities", "votes"] = "logits"
-    """The prediction for an example. "logits": logits less their mean over classes, without a norm
+    """The prediction for an example. "logits": logits minus their mean over classes, without a norm
     bound other than the clipping norm. "probabilities": a distribution over classes. "votes": 1 for
     the most probable class, else 0."""
     distil_steps: int = Field(100, ge=1, le=1_000_000)
@@ -71,12 +71,13 @@ class SoftLabels(Compression):
     distil_lr: float = Field(0.003, gt=0)
     """Learning rate of a distillation (Adam)."""
     models: list[str] = []
-    """Architectures of clients' own models, by name, with the default values of their keys. Each
-    client has the one at position (its number, or that of its site, modulo their number). Empty:
-    that of the server."""
+    """Architectures of clients' own models, by name, with the default values of their keys. Client
+    i, or each client of site i, has entry i modulo their number. Empty: the server's
+    architecture."""
     keep_models: bool = False
-    """Whether clients keep their own model between rounds; needs clients that return. Otherwise
-    clients with their own architecture begin each round from its public initial parameters."""
+    """Whether clients keep their own model between rounds; requires data.setting = "cross_silo".
+    Otherwise clients with their own architecture start each round from public initial parameters.
+    """
 
     @property
     def summable(self) -> bool:
@@ -152,11 +153,12 @@ class SoftLabels(Compression):
     def distilled(self, student: Student, models: Tensor, targets: Tensor) -> Tensor:
         """Returns models `[c, d]`, distilled from `targets` `[m, k]` on the public examples.
 
-        Steps go through the examples in their order, again and again; these are in no order.
+        Batches cycle through the examples in one public random order.
         """
         size = min(self.distil_batch, self.examples)
-        order = torch.arange(self.distil_steps * size) % self.examples
-        batches = order.view(self.distil_steps, size).to(models.device)
+        order = torch.randperm(self.examples, generator=torch.Generator().manual_seed(0))
+        steps = torch.arange(self.distil_steps * size) % self.examples
+        batches = order[steps].view(self.distil_steps, size).to(models.device)
         return student.distilled(models, targets, batches, self.distil_lr)
 
     def decode(self, released: Tensor, sending: Sending, memory: Memory) -> tuple[Tensor, Memory]:

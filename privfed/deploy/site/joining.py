@@ -198,12 +198,12 @@ class Membership:
 
         Raises:
           Declined: if that is more than half of the time that the run gives this site, unless the
-            policy allows simulations. A site of delay s trains for s + 1 deadlines.
+            policy allows simulations. A site of delay s has s deadlines, and one without delay one.
         """
         seconds, config = rehearsed_seconds(self.number, setup, table), setup.plan.config
         if not LocalPolicy.read(self.folder.policy).allow.simulation:
             delays = config.data.site_delays
-            rounds = delays[self.number] + 1 if delays else 1
+            rounds = max(delays[self.number], 1) if delays else 1
             _refuse(too_slow(seconds, config.secure.deadline, rounds))
         return seconds
 
@@ -317,16 +317,16 @@ def too_slow(seconds: float, deadline: float, rounds: int = 1) -> Refusal | None
     Args:
       seconds: measured seconds of the slowest sum over the largest cohort.
       deadline: `secure.deadline` in seconds; 0 if the run sets none, which is refused.
-      rounds: number of rounds in which the site trains: its delay, and one.
+      rounds: number of deadlines that training may take.
     """
     if rounds * deadline >= _MARGIN * seconds > 0.0:
         return None
     return Refusal(
         Code.DEADLINE,
         f"secure.deadline is {deadline:g} s, but training the largest cohort takes {seconds:.3g} "
-        f"s here in {rounds} rounds, and a late answer would reveal the cohort's size; the run "
-        f"has to set secure.deadline to at least {_MARGIN * seconds / rounds:.3g}, or raise this "
-        "site's data.site_delays",
+        "s here, and a late answer would reveal the cohort's size; the run has to set "
+        f"secure.deadline to at least {_MARGIN * seconds / rounds:.3g}, or this site's entry of "
+        f"data.site_delays to at least {_MARGIN * seconds / max(deadline, 1e-9):.0f} rounds",
     )
 
 

@@ -1,9 +1,17 @@
-"""Rows of a site with a delay: a thread trains them, while the site answers with noise alone."""
+"""Rows of a site with a delay: a thread trains them, while the site answers with noise alone.
+
+Whether rows are ready in time depends on the clients that were sampled. Their time must therefore
+suffice, whatever the coordinator does (rules of proof, section 9.1, S1): a site declines a run if
+its largest cohort takes more than half of `delay` deadlines (`joining.too_slow`). Rows are used
+only if that many deadlines have passed by the site's own clock, and no new rows begin before that.
+Neither condition depends on data.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -16,12 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class LateRows:
-    """The rows of a site for a later `round`, which `train` computes in a thread of its own.
-
-    If the time does not suffice, none of them counts. So one client's rows could affect others'; a
-    site therefore declines runs in which its largest cohort would take more than half of the time
-    (`privfed.deploy.site.joining.too_slow`; rules of proof, section 9.1, S1).
-    """
+    """The rows of a site for a later `round`, which `train` computes in a thread of its own."""
 
     def __init__(self, round: int, train: Callable[[], Chunks]) -> None:
         self.round = round
@@ -32,28 +35,26 @@ class LateRows:
     def _run(self) -> None:
         try:
             self._rows = self._train()
-        except Exception:  # as for a single client: the site's log alone records it
-            _log.warning("training failed", exc_info=True)
+        except Exception:  # single clients' failures are confined before (`IsolatedTraining`)
+            _log.exception("NO CLIENT OF THIS SITE COUNTS in round %d", self.round)
 
     def ready(self) -> Chunks:
-        """Returns the rows, in chunks; none if they are not ready, or training failed."""
-        if self._thread.is_alive():
-            _log.error(
-                "NO CLIENT OF THIS SITE COUNTS in round %d: training takes longer than the rounds "
-                "of its delay (data.site_delays)",
-                self.round,
-            )
-            return Chunks()
+        """Waits until training has ended; returns the rows in chunks, none if it failed."""
+        self._thread.join()
         return self._rows
 
 
 @dataclass
 class LateWork:
-    """The late rows of a site: at most those of one round, which are trained or wait for it.
+    """The late rows of a site: at most those of one later round, in training or ready.
 
     Rows that were lost with the process, or whose round has passed, are left out of all sums.
+    `seconds` is the time that training may take: the delay, times `secure.deadline`.
     """
 
+    seconds: float
+    clock: Callable[[], float] = time.monotonic
+    _began: float = field(default=float("-inf"), repr=False)
     _next: LateRows | None = field(default=None, repr=False)
 
     def due(self, round: int) -> Iterable[tuple[Indices, BoundedRows]]:
@@ -61,8 +62,19 @@ class LateWork:
         if self._next is None or self._next.round > round:
             return ()
         late, self._next = self._next, None
-        return late.ready() if late.round == round else ()
+        if late.round < round or self._early():
+            return ()
+        return late.ready()
 
     def begin(self, round: int, train: Callable[[], Chunks]) -> None:
-        """Begins to train the rows for the later `round`, in place of any others."""
-        self._next = LateRows(round, train)
+        """Begins to train the rows for the later `round`, unless the last ones began too lately."""
+        if self._early():
+            return
+        self._next, self._began = LateRows(round, train), self.clock()
+
+    def _early(self) -> bool:
+        """Whether less than `seconds` have passed since rows began. Depends on no data."""
+        early = self.clock() - self._began < self.seconds
+        if early:
+            _log.warning("rounds follow each other in less than secure.deadline; rows are left out")
+        return early

@@ -128,8 +128,8 @@ class SiteWork:
 
     It samples once per round, since all exchanges of a round share one cohort. Sampling and noise
     use the site's own random streams. A site with a delay trains in its own thread, and has rows in
-    some rounds only (`privfed.sampling.site_delays`); rows that are not ready in their round, or
-    were lost with the process, are left out.
+    some rounds only (`privfed.sampling.site_delays`); rows that were lost with the process are left
+    out.
 
     Attributes:
       site: number of the site.
@@ -141,7 +141,10 @@ class SiteWork:
     setup: Setup
     all_clients: bool = False
     _updates: ClientUpdates | None = field(default=None, init=False, repr=False)
-    _late: LateWork = field(default_factory=LateWork, init=False, repr=False)
+    _late: LateWork = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._late = LateWork(self.delay * self.setup.plan.config.secure.deadline)
 
     @property
     def encoded_summation(self) -> EncodedSummation:
@@ -263,10 +266,9 @@ class SiteWork:
 
     def _rows(self, question: Question) -> Iterable[tuple[Indices, BoundedRows]]:
         """Returns the rows in the sum that `question` asks for, in chunks; begins later ones."""
-        if not self.delay or self._algorithm(question).evaluates:
+        if not self.delay:
             return self._trained(question, self._drawn(question))
-        rows = self._late.due(question.round)
-        later = arrival(question.round, self.delay, self.setup.algorithm.evaluation_rounds)
+        rows, later = self._late.due(question.round), arrival(question.round, self.delay)
         if later is not None:
             self._late.begin(later, lambda: self._trained_late(replace(question, round=later)))
         return rows

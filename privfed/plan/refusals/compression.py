@@ -174,10 +174,10 @@ def _public_examples(config: Config) -> Iterator[str]:
     count, root = config.compression.public, config.aggregation.root
     if not count:
         return
-    if config.data.holdout == "examples":
+    if config.data.holdout in ("examples", "none"):
         yield (
-            f'{_named(config)} needs public examples, but with data.holdout = "examples" the test '
-            'examples are of clients that train; use data.holdout = "test" or "clients"'
+            f"data.holdout is {config.data.holdout!r}, but {_named(config)} needs public examples, "
+            'which it takes from the public test set; use data.holdout = "test" or "clients"'
         )
     if root not in (0, count):
         yield (
@@ -198,7 +198,8 @@ def _clip_above_bound(config: Config) -> Iterator[str]:
     if fixed and mechanism.clip > bound * (1 + 1e-6):
         yield (
             f"privacy.clip is {mechanism.clip:g}, but a message has a norm of at most {bound:.4g} "
-            f"with {_named(config)}, so a larger norm only adds noise; lower privacy.clip"
+            f"with {_named(config)} and its keys, so a larger clipping norm only adds noise; set "
+            f"privacy.clip to {bound:.4g} or less"
         )
 
 

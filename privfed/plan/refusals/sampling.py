@@ -203,11 +203,28 @@ def earlier_models(config: Config) -> Iterator[str]:
         late = f"cohort.sampler is {name!r}, by which clients train models of up to {rounds} rounds"
         reasons = (*_read_at_the_current_model(config), *_other_releases_of_silos(config))
         yield from (f"{late} ago, but {each}, or a sampler of current models" for each in reasons)
+    if config.data.site_delays:
+        yield from _impossible_delays(config)
     if delay:
         late = f"data.site_delays is {config.data.site_delays}, so sites train models of up to"
         reasons = (*_read_at_the_current_model(config), *_delays_without_sites(config, rounds))
         yield from (
             f"{late} {delay} rounds ago, but {each}, or remove data.site_delays" for each in reasons
+        )
+
+
+def _impossible_delays(config: Config) -> Iterator[str]:
+    """Yields refusals of delays for another number of sites, or of sites that never contribute."""
+    delays, sites, rounds = config.data.site_delays, config.data.sites, config.run.rounds
+    if len(delays) != sites:
+        yield (
+            f"data.site_delays has {len(delays)} entries, but data.sites is {sites}; state a delay "
+            "for each site, 0 for a site without any"
+        )
+    if max(delays) >= rounds:
+        yield (
+            f"data.site_delays is {delays}, but run.rounds is {rounds}, so a site of delay "
+            f"{max(delays)} would have no rows in any round; lower its delay, or raise run.rounds"
         )
 
 
@@ -218,10 +235,13 @@ def _delays_without_sites(config: Config, rounds: int) -> Iterator[str]:
             "sites are not the parties of sums, so one sampler covers all clients; set "
             'secure.protocol = "masks" and secure.parties = "sites"'
         )
-    if len(config.data.site_delays) != config.data.sites:
-        yield f"data.sites is {config.data.sites}; state a delay for each site, 0 for none"
     if rounds:
         yield f'cohort.sampler = {config.names["sampler"]!r} has delays of its own; use "poisson"'
+    if config.evaluation_rounds.every:
+        yield (
+            'evaluation.by = "clients" has sites evaluate while they train, so that the time of an '
+            'answer could depend on clients of a later round; use evaluation.by = "test"'
+        )
     if config.example_privacy:
         yield (
             f"client.privacy.mechanism = {config.names['client_mechanism']!r} charges each silo "
@@ -255,8 +275,8 @@ def _read_at_the_current_model(config: Config) -> Iterator[str]:
         )
     if config.mechanism.adaptive:
         yield (
-            "privacy.adaptive_clip counts clients that have not begun as half a client within the "
-            "clip; set privacy.adaptive_clip to false"
+            "privacy.adaptive_clip follows the norms of rows of one model; set "
+            "privacy.adaptive_clip to false"
         )
 
 

@@ -291,7 +291,7 @@ def test_public_examples_are_no_longer_scored():
 REFUSED = {
     "classes that the model does not have": (("compression.classes=4",), "compression.classes = 3"),
     "too few public examples": (("compression.examples=1000",), "compression.examples is 1000"),
-    "examples of clients": (("data.holdout=examples",), "are of clients that train"),
+    "examples of clients": (("data.holdout=examples",), "needs public examples"),
     "a clip that only adds noise": (
         ("privacy.clip=4.0", "compression.sends=votes"),
         "a norm of at most 3.162",

@@ -28,7 +28,6 @@ from privfed.deploy.messages.declaration import Declaration, ExampleForm
 from privfed.deploy.messages.envelope import Envelope, Kind, Reply, read_answer
 from privfed.deploy.messages.questions import Question
 from privfed.deploy.site.agent import agent_of, open_member
-from privfed.deploy.site.late_rows import LateRows
 from privfed.deploy.site.run_party import FixedTime, RunParty
 from privfed.deploy.site.site_work import SiteWork
 from privfed.round.round import run_round
@@ -149,12 +148,6 @@ KEYS = {
     "soft labels": LABELS,
     "own models": (*LABELS, 'compression.models=["mlp", "logistic"]'),
     "late sites": ("data.site_delays=[0,1,0,0,2]", "run.rounds=8"),
-    "late sites and evaluation": (
-        "data.site_delays=[0,1,0,0,2]",
-        "evaluation.by=clients",
-        "evaluation.every=3",
-        "run.rounds=9",
-    ),
     "minimum": (),
     "layers": ("privacy.sizing=layers", "secure.threat=malicious"),
     "discrete": ("privacy.mechanism=discrete_gaussian",),
@@ -170,14 +163,7 @@ KEYS = {
 
 
 @pytest.mark.parametrize("name", mostly_slow(KEYS, "minimum", "two exchanges", "evaluation"))
-def test_a_seeded_federation_is_the_simulator_bit_for_bit(tables, name, monkeypatch):
-    ready = LateRows.ready
-
-    def waited(late):
-        late._thread.join(60.0)
-        return ready(late)
-
-    monkeypatch.setattr(LateRows, "ready", waited)
+def test_a_seeded_federation_is_the_simulator_bit_for_bit(tables, name):
     simulated = prepare(config(tables, "all", *KEYS[name]))
     rounds = simulated.plan.config.run.rounds
     here = played(simulated, shared_world(simulated, Books(), Books(), SINGLE_PROCESS), rounds)

@@ -7,8 +7,7 @@ import pytest
 from hospitals import hospitals
 
 from privfed.deploy.messages.questions import Question
-from privfed.deploy.site import late_rows
-from privfed.deploy.site.late_rows import LateRows, LateWork
+from privfed.deploy.site.late_rows import LateWork
 from privfed.deploy.site.site_work import SiteWork, questions_of_each_kind
 
 EVERYBODY = ("cohort.sampler=full", "cohort.size=0", "secure.threat=curious")
@@ -32,14 +31,26 @@ def asked(question, round):
     return Question(round, question.number, question.exchange, question.state)
 
 
-def counts(worker, question, rounds, wait=True):
+def counts(worker, question, rounds):
     """The number of client rows in the site's sum of each of `rounds`."""
-    found = []
-    for round in rounds:
-        if wait and worker._late._next is not None:
-            worker._late._next._thread.join(60.0)
-        found.append(sum(len(ids) for ids, _ in worker._rows(asked(question, round))))
-    return found
+    return [sum(len(ids) for ids, _ in worker._rows(asked(question, round))) for round in rounds]
+
+
+class Clock:
+    """A clock that advances by `step` seconds with each round."""
+
+    def __init__(self, step):
+        self.now, self.step = 0.0, step
+
+    def __call__(self):
+        return self.now
+
+    def counts(self, worker, question, rounds):
+        worker._late.clock, found = self, []
+        for round in rounds:
+            found += counts(worker, question, (round,))
+            self.now += self.step
+        return found
 
 
 def test_rows_come_in_every_third_round_and_noise_in_all(made):
@@ -54,7 +65,7 @@ def test_rows_come_in_every_third_round_and_noise_in_all(made):
     assert sums.any(axis=1).all(), "the site's share of noise"
 
 
-def test_rows_that_are_not_ready_are_left_out_and_never_counted_later(made, monkeypatch, caplog):
+def test_a_site_waits_for_its_rows_until_their_round_ends(made, monkeypatch):
     worker, question = work(made)
     hold, trained = threading.Event(), SiteWork._trained_late
 
@@ -63,11 +74,35 @@ def test_rows_that_are_not_ready_are_left_out_and_never_counted_later(made, monk
         return trained(here, late)
 
     monkeypatch.setattr(SiteWork, "_trained_late", held)
-    assert counts(worker, question, (1, 2, 3), wait=False) == [0, 0, 0]
-    assert "longer than the rounds of its delay" in caplog.text
-    hold.set()
+    assert counts(worker, question, (1, 2)) == [0, 0]
+    threading.Timer(0.2, hold.set).start()
+    assert counts(worker, question, (3,)) == [worker.setup.federation.clients]
+
+
+DEADLINE = ("secure.deadline=5",)
+
+
+def test_rows_of_rounds_that_follow_too_fast_are_left_out_whatever_they_are(made, caplog):
+    """A coordinator that does not wait learns nothing by it: ready rows are left out, too."""
+    worker, question = work(made, *DEADLINE)
+    assert worker._late.seconds == 10.0
     clients = worker.setup.federation.clients
-    assert counts(worker, question, (4, 5, 6)) == [0, 0, clients]
+    assert Clock(5.0).counts(worker, question, range(1, 7)) == [0, 0, clients, 0, 0, clients]
+    worker, question = work(made, *DEADLINE)
+    assert Clock(4.9).counts(worker, question, range(1, 4)) == [0, 0, 0]
+    assert "less than secure.deadline" in caplog.text
+
+
+def test_no_rows_begin_before_the_time_of_the_last_ones_has_passed(made):
+    """So that a slow sample of one round does not slow the training for another."""
+    worker, question = work(made, *DEADLINE)
+    clock = Clock(1.0)
+    assert clock.counts(worker, question, range(1, 5)) == [0] * 4
+    assert worker._late._next is None, "round 4 began no rows"
+    clock.now = 100.0
+    clients = worker.setup.federation.clients
+    clock.step = 5.0
+    assert clock.counts(worker, question, range(7, 10)) == [0, 0, clients]
 
 
 def test_rows_are_lost_with_the_process_and_the_next_ones_come_in_time(made):
@@ -92,7 +127,7 @@ def test_failed_training_is_noted_and_counts_nobody(made, monkeypatch, caplog):
 
     monkeypatch.setattr(SiteWork, "_trained_late", failing)
     assert counts(worker, question, (1, 2, 3)) == [0, 0, 0]
-    assert "training failed" in caplog.text
+    assert "NO CLIENT OF THIS SITE COUNTS" in caplog.text
 
 
 def test_a_rehearsal_trains_at_once(made):
@@ -102,11 +137,10 @@ def test_a_rehearsal_trains_at_once(made):
 
 
 def test_rows_wait_for_their_own_round_only():
-    late = LateWork()
-    late.begin(5, list)
+    late = LateWork(0.0)
+    late.begin(5, lambda: ["rows"])
     assert late.due(4) == ()
-    late._next._rows = ["rows"]
     assert late.due(5) == ["rows"]
     assert late.due(5) == ()
-    assert isinstance(LateRows(1, list).ready(), list)
-    assert late_rows.Chunks() == []
+    late.begin(6, lambda: ["rows"])
+    assert late.due(7) == ()

@@ -44,7 +44,7 @@ def by_hand(rounds, ticks, clipped=True):
         total = torch.zeros_like(models[0])
         for client in cohort.clients:
             late = int(cohort.staleness[client])
-            received = models[tick - 1 - late]  # of the start of tick - late
+            received = models[max(tick - 1 - late, 0)]  # of the start of tick - late
             ids = np.array([client])
             keys = world.streams.at("shuffle", tick, world.population.identities[ids])
             row = rounds.local.train(ids, {"params": received}, None, keys)[0]

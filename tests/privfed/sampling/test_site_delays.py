@@ -1,6 +1,5 @@
 """Sites with delays: in which rounds they have rows, of which models, and what that costs."""
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +17,6 @@ from privfed.round.round import run_round
 from privfed.run.prepare import prepare
 from privfed.run.world import shared_world
 from privfed.sampling.cohort import Cohort
-from privfed.sampling.evaluation_rounds import EvaluationRounds
 from privfed.sampling.site_delays import SiteDelays, arrival
 
 SITES = (
@@ -34,20 +32,15 @@ SITES = (
 LATE = (*SITES, "data.site_delays=[0,0,2]")
 
 
-@given(st.integers(1, 60), st.integers(0, 7), st.integers(0, 5).filter(lambda every: every != 1))
-def test_rows_begin_once_for_each_round_to_which_a_site_contributes(rounds, delay, every):
-    evaluation, delays = EvaluationRounds(every), SiteDelays((delay,))
-    training = [round for round in range(1, rounds + 1) if round not in evaluation]
-    begun = {arrival(round, delay, evaluation): round for round in range(1, rounds + 1)}
-    begun.pop(None, None)
-    due = {r for r in training if delays.contributing(evaluation.turn(r))[0]}
-    assert due <= begun.keys()
-    for later, start in begun.items():
-        between = [r for r in range(start, later) if r not in evaluation]
-        assert len(between) == delay, "rows are of the model of `delay` training rounds earlier"
-        assert later not in evaluation
-    spans = sorted((start, later) for later, start in begun.items())
-    assert all(first[1] < second[0] for first, second in itertools.pairwise(spans))
+@given(st.integers(1, 60), st.integers(0, 7))
+def test_rows_begin_once_for_each_round_to_which_a_site_contributes(rounds, delay):
+    delays = SiteDelays((delay,))
+    begun = {round: arrival(round, delay) for round in range(1, rounds + delay + 1)}
+    due = [round for round in range(1, rounds + 1) if delays.contributing(round)[0]]
+    starts = [round for round, later in begun.items() if later is not None and later <= rounds]
+    assert [begun[start] for start in starts] == due
+    assert [later - start for start, later in zip(starts, due, strict=True)] == [delay] * len(due)
+    assert all(later < start for later, start in zip(due, starts[1:], strict=False))
 
 
 class Books:
@@ -110,9 +103,9 @@ def test_rounds_are_charged_as_without_delays():
     assert late.spent == prompt.spent
 
 
-def of_three_sites(turn, delays):
-    cohort = Cohort(turn, np.arange(6), 6.0, None)
-    return delays.contributors(cohort, turn, np.array([0, 0, 1, 1, 2, 2])).clients.tolist()
+def of_three_sites(round, delays):
+    cohort = Cohort(round, np.arange(6), 6.0, None)
+    return delays.contributors(cohort, np.array([0, 0, 1, 1, 2, 2])).clients.tolist()
 
 
 def test_no_site_is_late_without_delays():
@@ -122,12 +115,23 @@ def test_no_site_is_late_without_delays():
 
 
 REFUSED = {
-    "a delay for another number of sites": (("data.site_delays=[0,1]",), "a delay for each site"),
+    "a delay for another number of sites": (
+        ("data.site_delays=[0,1]",),
+        "has 2 entries, but data.sites is 3",
+    ),
     "clients as parties": (("secure.parties=clients",), "sites are not the parties"),
     "an objective of two exchanges": (("client.objective=feddane",), "the model of one round"),
     "two uploads": (("aggregation.rule=geometric_median",), "several uploads"),
     "an adaptive clip": (("privacy.adaptive_clip=true",), "privacy.adaptive_clip"),
     "compression": (("compression.name=low_rank",), "encodes updates by values of one round"),
+    "a site that never has rows": (
+        ("run.rounds=2", "run.evaluate_every=1"),
+        "no rows in any round",
+    ),
+    "clients that evaluate": (
+        ("evaluation.by=clients", "evaluation.every=2", "run.rounds=8"),
+        "sites evaluate while they train",
+    ),
 }
 
 
