@@ -1,9 +1,9 @@
-"""Bytes and processor seconds of a round: whole updates, a random mask, and soft labels.
+"""Bytes and processor seconds of a round: whole updates, a mask, secure sums, and soft labels.
 
     python -m experiments.distillation.costs > experiments/distillation/costs.csv
 
 The rounds are those of `run.toml` at ε = 8. Seconds are for a cohort of about 100 clients, local
-training, distillation and the server together, on a single core.
+training, distillation, all parties of a secure sum, and the server together, on a single core.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ LABELS = (
 METHODS = {
     "whole updates": (),
     "random mask": ("compression.name=random_mask", "compression.fraction={fraction}"),
+    "masked sum": ("secure.protocol=masks",),
+    "sum over 4 regions": ("secure.protocol=regions", "secure.regions=4"),
     "soft labels": LABELS,
     "soft labels, own models": (*LABELS, 'compression.models=["mlp"]'),
     "soft labels, models kept": (
