@@ -39,9 +39,11 @@ METHODS = {
     "ticks, damping 0.5": (*_LATE, "cohort.damping=0.5"),
 }
 MECHANISMS = ("gaussian", "banded")
+_LATE_SITE = f"data.site_delays=[0, 0, 0, 0, {SLOWEST - 1}]"
 AT_SITES = {
     "synchronous": (),
-    "ticks": (f"data.site_delays=[0, 0, 0, 0, {SLOWEST - 1}]", "run.rounds=244"),
+    "ticks": (_LATE_SITE, "run.rounds=244"),
+    "ticks, as many rounds": (_LATE_SITE,),
 }
 
 
