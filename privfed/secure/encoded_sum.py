@@ -138,6 +138,10 @@ class SecureProtocol(Part):
         """Returns the smallest number of surviving `sites` with which a sum is opened."""
         return FEWEST
 
+    def top_parties(self, sites: int) -> int:
+        """Returns the number of parties whose sums the opener adds: the `sites`."""
+        return sites
+
     def surviving_sites(self, sites: int, tolerance: float) -> int:
         """Returns the least number of survivors if a fraction `tolerance` of `sites` drops out.
 
@@ -228,6 +232,16 @@ class EncodedSummation:
 
     protocol: SecureProtocol
     limits: Limits
+
+    @property
+    def of_sites(self) -> EncodedSummation:
+        """The summation of a session whose parties are sites; another one if they form regions."""
+        return self
+
+    @property
+    def of_top(self) -> EncodedSummation:
+        """The summation of the session that the server opens; another one if there are regions."""
+        return self
 
     def codec(self, encoding: Encoding, length: int) -> Codec:
         """Returns the codec for rows `[length]`. Raises `Refused` if such rows cannot be summed."""

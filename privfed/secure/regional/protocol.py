@@ -17,6 +17,7 @@ from privfed.privacy.setting import SiteNoise
 from privfed.secure.channel import Channel
 from privfed.secure.encoded_sum import EncodedSummation, SecureProtocol
 from privfed.secure.limits import Limits
+from privfed.secure.masked.policy import MaskingPolicy
 from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.operations import Operations
 from privfed.secure.regional.channel import RegionalChannel
@@ -132,6 +133,10 @@ class RegionalSums(SecureProtocol):
         """Returns the smallest number of surviving `sites`, equally many in each of T regions."""
         return self.least_regions * self.masks.least_sites(sites // self.regions)
 
+    def top_parties(self, sites: int) -> int:
+        """Returns the number of regions, whose coordinators are the parties of the top session."""
+        return self.regions
+
     def surviving_sites(self, sites: int, tolerance: float) -> int:
         """Returns T times the least number of survivors of a region, given its own dropouts."""
         return self.least_regions * self.masks.surviving_sites(sites // self.regions, tolerance)
@@ -179,6 +184,10 @@ class RegionalSums(SecureProtocol):
         """Returns a factor that counts no noise for more than `colluders`: nothing is proved."""
         return max(1.0 / max(self.colluders, 1e-9), self.colluding(limits))
 
+    def within(self, limits: Limits) -> MaskingPolicy:
+        """Returns the requirements of a region's clients or sites, for sums within `limits`."""
+        return self.masks.within(self.region_limits(limits))
+
     def over(self, limits: Limits) -> RegionalSummation:
         self.refuse_limits(limits)
         return RegionalSummation(self, limits)
@@ -188,15 +197,17 @@ class RegionalSums(SecureProtocol):
     ) -> Channel:
         self.refuse_limits(replace(limits, layered=layers is not None))
 
-        def opened(limits: Limits, session: Session) -> Channel:
-            return EncodedSummation(self.masks, limits).channel(session, codec, None)
+        levels = RegionalSummation(self, limits)
+
+        def opened(level: EncodedSummation, session: Session) -> Channel:
+            return level.channel(session, codec, None)
 
         return RegionalChannel(
             session,
             self.regions,
             self.least_regions,
-            functools.partial(opened, self.region_limits(limits)),
-            functools.partial(opened, self.top_limits(limits)),
+            functools.partial(opened, levels.of_sites),
+            functools.partial(opened, levels.of_top),
         )
 
     def abort_probability(self, clients: int, dropout: float, limits: Limits) -> float:
@@ -305,6 +316,18 @@ class RegionalSums(SecureProtocol):
 
 class RegionalSummation(EncodedSummation):
     """Sums over regions, also if only their arithmetic is simulated: regions may be left out."""
+
+    protocol: RegionalSums
+
+    @property
+    def of_sites(self) -> EncodedSummation:
+        """The summation of one region's session."""
+        return EncodedSummation(self.protocol.masks, self.protocol.region_limits(self.limits))
+
+    @property
+    def of_top(self) -> EncodedSummation:
+        """The summation of the coordinators' session."""
+        return EncodedSummation(self.protocol.masks, self.protocol.top_limits(self.limits))
 
     def channel(self, session: Session, codec: Codec, layers: Layers | None) -> Channel:
         return self.protocol.channel(session, codec, self.limits, layers)
