@@ -61,7 +61,7 @@ class RegionCoordinator:
       federation: the federation, which names the key.
       folder: the coordinator's folder, which only its owner may read.
       carrier: transport to the region's sites, by their numbers in the federation.
-      seconds: seconds that sites have for each answer.
+      seconds: seconds that sites have for each answer; at most those that the server waits.
 
     Raises:
       Refused: if the federation has no region with this key.
@@ -100,9 +100,9 @@ class RegionCoordinator:
             case Kind.DECLARATION:
                 return self._declared(envelope, data).head
             case Kind.QUESTION:
-                party = self._run(envelope.run)
-                write_atomically(self._forwarded(envelope.run), data)
-                return party.question(envelope.body)
+                answer = self._run(envelope.run).question(envelope.body)
+                write_atomically(self._forwarded(envelope.run), data)  # the question was admitted
+                return answer
             case Kind.STEP:
                 return self._run(envelope.run).step(envelope.body)
         raise BadMessage("wrong type", "a region's coordinator answers no such message")

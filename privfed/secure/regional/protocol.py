@@ -125,6 +125,12 @@ class RegionalSums(SecureProtocol):
             rows=limits.most_rows,
         )
 
+    def levels(self, limits: Limits) -> tuple[EncodedSummation, EncodedSummation]:
+        """Returns the summations of a region's session and of the coordinators' session."""
+        masks = self.masks
+        region, top = self.region_limits(limits), self.top_limits(limits)
+        return EncodedSummation(masks, region), EncodedSummation(masks, top)
+
     def colluding_sites(self, sites: int) -> int:
         """Returns the number of sites of each region that may deviate or collude."""
         return self.masks.colluding_sites(sites // self.regions)
@@ -197,7 +203,7 @@ class RegionalSums(SecureProtocol):
     ) -> Channel:
         self.refuse_limits(replace(limits, layered=layers is not None))
 
-        levels = RegionalSummation(self, limits)
+        region, top = self.levels(limits)
 
         def opened(level: EncodedSummation, session: Session) -> Channel:
             return level.channel(session, codec, None)
@@ -206,8 +212,8 @@ class RegionalSums(SecureProtocol):
             session,
             self.regions,
             self.least_regions,
-            functools.partial(opened, levels.of_sites),
-            functools.partial(opened, levels.of_top),
+            functools.partial(opened, region),
+            functools.partial(opened, top),
         )
 
     def abort_probability(self, clients: int, dropout: float, limits: Limits) -> float:
@@ -322,12 +328,12 @@ class RegionalSummation(EncodedSummation):
     @property
     def of_sites(self) -> EncodedSummation:
         """The summation of one region's session."""
-        return EncodedSummation(self.protocol.masks, self.protocol.region_limits(self.limits))
+        return self.protocol.levels(self.limits)[0]
 
     @property
     def of_top(self) -> EncodedSummation:
         """The summation of the coordinators' session."""
-        return EncodedSummation(self.protocol.masks, self.protocol.top_limits(self.limits))
+        return self.protocol.levels(self.limits)[1]
 
     def channel(self, session: Session, codec: Codec, layers: Layers | None) -> Channel:
         return self.protocol.channel(session, codec, self.limits, layers)

@@ -12,6 +12,7 @@ from masked_sums import STREAMS, codec
 from scipy import stats
 from small import model, small, trained
 
+import privfed
 from privfed.auditing.run_audit import audit
 from privfed.core.errors import Refused
 from privfed.core.streams import Streams
@@ -264,3 +265,12 @@ def test_rows_of_clients_are_bounded_one_by_one():
         part.over(limits).open(session(limits, clients=6), 8, encoding).add(
             np.arange(6), BoundedRows(rows, 2.0)
         )
+
+
+def test_a_calibration_counts_the_same_sites_as_a_run():
+    question = {"epsilon": 2.0, "rounds": 50, "population": 1000, "cohort": 100, "delta": 1e-5}
+    sums = {"mechanism": "skellam", "sites": 6, "protocol": "regions", "bits": 32}
+    answer = privfed.calibrate(**question, **sums, dimension=1000)
+    stated = answer.to_json()
+    assert (stated["minimum"], stated["colluders"], stated["counted"]) == (6, 1, 2)
+    assert "the noise of 4 that may collude is not counted" in str(answer)
