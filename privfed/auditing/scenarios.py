@@ -82,14 +82,14 @@ class WithoutColluders(Arithmetic):
 class SeenWithColluders(EncodedSummation):
     """Sums over sites, as a server that colludes with sites sees them.
 
-    Sites 0 to `honest` - 1 neither drop out nor collude, the next ones up to `limits.minimum` - 1
-    collude, and the others drop out before they send a row.
+    Sites 0 to `honest` - 1 neither drop out nor collude. The next ones up to `limits.minimum` - 1
+    collude, or are in regions whose coordinators do. The others drop out before they send a row.
     """
 
     @property
     def honest(self) -> int:
         """The smallest number |H| of surviving sites that do not collude, as the proof assumes."""
-        return self.limits.minimum - self.limits.colluders
+        return self.protocol.site_noise(self.limits).counted
 
     def open(self, session: Session, length: int, encoding: Encoding) -> EncodedAccumulator:
         leaves = session.leaves if len(session.leaves) else np.zeros_like(session.clients)

@@ -60,7 +60,7 @@ def run_federation(
     from privfed.report.outcome import outcome_table
     from privfed.report.progress import progress
 
-    paths = _paths(FederationFile.read(federation).order, sockets)
+    paths = _paths(tuple(FederationFile.read(federation).parties), sockets)
     screen = console(as_json)
     try:
         with progress(screen) as observer:
@@ -157,16 +157,18 @@ def check_federation(file: Path, colluders: int, as_json: bool) -> int:
     shares = _shares(agreed_on, colluders)
     digest = agreed_on.digest()
     if as_json:
-        facts = {**agreed_on.model_dump(), "colluders": colluders, "shares": shares}
+        facts = {**agreed_on.stated(), "colluders": colluders, "shares": shares}
         return print_json({**facts, "digest": digest})
     click.echo(f"federation   {agreed_on.name}")
     click.echo(f"coordinator  {agreed_on.coordinator}")
     for name in agreed_on.order:
         click.echo(f"site         {name}  {agreed_on.sites[name]}")
+    for region, of in agreed_on.regions.items():
+        click.echo(f"region       {region}  {of.coordinator}  {', '.join(of.sites)}")
     threshold = agreed_on.threshold or "automatic"
     click.echo(f"threshold    {threshold}; {colluders} may collude with the server")
     for threat, least in shares.items():
-        opened = f"{least} of {len(agreed_on.sites)} shares open a secret" if least else "too low"
+        opened = f"{least} of {agreed_on.sharing} shares open a secret" if least else "too low"
         words = "semi-honest" if threat == "curious" else threat
         click.echo(f"  {words:11} {opened}")
     spaced = [digest[place : place + 4] for place in range(0, len(digest), 4)]

@@ -283,7 +283,8 @@ def _counted_noise(config: Config, limits: Limits, aborts: float) -> CountedNois
     assert protocol is not None
     colluders_tolerated = protocol.colluders_tolerated(limits)
     if limits.sites:
-        return NoiseOfSites(limits.sites, limits.minimum, colluders_tolerated)
+        noise = protocol.site_noise(limits)
+        return NoiseOfSites(noise.sites, noise.minimum, colluders_tolerated)
     return NoiseOfClients(
         size,
         protocol.sharing(limits),

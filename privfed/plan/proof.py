@@ -63,18 +63,18 @@ def proof_text(plan: Plan) -> str:
 
 def _of_sites(plan: Plan) -> str:
     """Returns a text on the sites' part of the proof: sampling, and the noise of honest sites."""
-    limits, protocol = plan.cost.limits, plan.config.names["protocol"]
+    limits, name, protocol = plan.cost.limits, plan.config.names["protocol"], plan.config.row_hiding
     sampling = (
         f"; each of {limits.sites} sites samples its own clients in secret, and adds up their "
-        f"encoded rows, whose norm is charged; the secure sum {protocol} adds up the sites' sums"
+        f"encoded rows, whose norm is charged; the secure sum {name} adds up the sites' sums"
     )
-    if plan.mechanism.trust != "sum":
+    if plan.mechanism.trust != "sum" or protocol is None:
         return sampling
     opener = plan.config.protocol.opener
     apart = f"{opener} does not collude with the server, and if " if opener != "the server" else ""
     return (
         f"{sampling}, and each total has the noise of at least "
-        f"{limits.minimum - limits.colluders} honest sites, so subsampling amplifies privacy "
+        f"{protocol.site_noise(limits).counted} honest sites, so subsampling amplifies privacy "
         f"against the server, readers and any {limits.colluders} of the sites together, if "
         f"{apart}a site's other messages and their timing do not depend on any client's data"
     )

@@ -220,7 +220,8 @@ def _setting_of_sites(setting: Setting, config: Config, limits: Limits) -> Setti
     at each of its sites.
     """
     protocol = config.row_hiding
-    noise = SiteNoise(limits.sites, limits.minimum, limits.colluders)
+    alone = SiteNoise(limits.sites, limits.minimum, limits.colluders)
+    noise = protocol.site_noise(limits) if protocol else alone
     if config.shared_noise and not setting.length:
         raise ValueError(_NO_LENGTH)
     parts, cohort = config.data.sites_per_client, setting.cohort

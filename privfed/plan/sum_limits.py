@@ -48,23 +48,24 @@ def _limits_of_sites(config: Config) -> Limits:
 
     The default of the minimum number of surviving sites is the number of shares that reconstruct a
     secret. For distributed noise the default is at least all sites except a fraction
-    `privacy.tolerance`.
+    `privacy.tolerance`. A protocol that needs equally many survivors of each part of the sites
+    rounds the minimum up.
     """
     secure, data, shared = config.secure, config.data, config.shared_noise
     protocol, sites = config.row_hiding, config.data.sites
     if protocol is None:  # each site's sum is visible
         return Limits(sites, 1, size=sites, sites=sites)
-    least = protocol.least_sites(sites)
-    staying = sites - math.floor(shared.tolerance * sites + 1e-9) if shared else least
-    return Limits(
+    tolerance = shared.tolerance if shared else 1.0
+    limits = Limits(
         capacity=sites,
-        minimum=secure.minimum or max(staying, least),
+        minimum=secure.minimum or protocol.surviving_sites(sites, tolerance),
         arithmetic=secure.simulate == "arithmetic",
         size=sites,
         sites=sites,
         colluders=protocol.colluding_sites(sites),
         rows=(data.clients + config.audit.canaries) * data.sites_per_client,
     )
+    return replace(limits, minimum=protocol.fewest(limits))
 
 
 def limits_of_rare_aborts(

@@ -75,7 +75,8 @@ class NoiseOfSites:
 
     Attributes:
       size: number of sites.
-      minimum: least number of surviving sites.
+      minimum: least number of surviving sites; of each region, if sites form regions. The part that
+        colluders know is then at most that of a region in which they all are.
       colluders_tolerated: largest number of colluding sites from which the executed protocol hides
         rows.
     """

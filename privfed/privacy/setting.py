@@ -26,7 +26,9 @@ class SiteNoise:
 
     Colluders are Byzantine, or collude with the server. The theorem (rules of proof, section 9.1)
     counts only the noise of H, the survivors without colluders, at least `counted` sites. The
-    variance of the noise of H is at least (z C)^2, so z refers to the noise that the proof counts:
+    variance of the noise of H is at least (z C)^2, so z refers to the noise that the proof counts.
+    If sites form regions (`privfed.secure.regional`), `minimum` and `colluders` refer to each
+    region, and H has the sites of `regions` of them.
 
     *Minimum*: each site adds (z C)^2 / counted. *Layers*: each site adds a base of
     (z C)^2 / (sites - colluders), and layers sized for sites - colluders sites, too. So m survivors
@@ -37,11 +39,12 @@ class SiteNoise:
     sites: int
     minimum: int
     colluders: int
+    regions: int = 1
 
     @property
     def counted(self) -> int:
         """Least number |H| of sites whose noise the proof counts."""
-        return self.minimum - self.colluders
+        return self.regions * (self.minimum - self.colluders)
 
     @property
     def most_dropouts(self) -> int:

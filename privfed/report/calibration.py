@@ -226,9 +226,10 @@ def _site_rows(answer: CalibrationAnswer) -> dict[str, str]:
     stay = f"{question.sites}; at least {sums['minimum']} have to survive"
     if not question.shares_noise:
         return {"sites": f"{stay}; the party that opens their sum is trusted to add the noise"}
-    counted = f"the noise of {sums['colluders']} that may collude is not counted"
+    known = sums["minimum"] - sums["counted"]
+    counted = f"the noise of {known} that may collude is not counted"
     pairs = {"sites": f"{stay}; {_all_noise(sums['noise_of_all_sites'])}; {counted}"}
-    if sums["minimum"] - sums["colluders"] == 1:
+    if sums["counted"] == 1:
         pairs["alone"] = (
             "WARNING: the noise of a single site may have to suffice, so each site adds all of it"
         )

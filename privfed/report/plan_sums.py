@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from privfed.config.config import Config
 from privfed.core.text import ceiling
 from privfed.plan.byzantine import exclusion_text
@@ -48,25 +50,32 @@ def _steps(share: float) -> str:
     return f"{share:.4g}" if share < 1e4 else f"{share:,.0f}"
 
 
-def site_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
+def site_noise_rows(plan: Plan, protocol: SecureProtocol, mechanism: SharedNoise) -> dict[str, str]:
     """Returns table rows on the noise that each site adds, on survivors needed, and on overflow.
 
     They warn if the noise of a single honest site may have to suffice.
     """
     grid, limits = mechanism.grid(), plan.cost.limits
-    honest = limits.minimum - limits.colluders
+    noise = protocol.site_noise(limits)
     sized = f"{limits.minimum} of {limits.sites} have to survive"
     if mechanism.layered:
         sized += ", and the noise of further survivors is removed"
+    of_regions = ", or be in a region whose coordinator does" if protocol.part_openers else ""
     rows = {
         "noise": (
             f"each site adds noise of standard deviation {grid.share * grid.step:.3g} "
-            f"({_steps(grid.share)} steps) every round; {sized}; the noise of {limits.colluders}, "
-            "which may be Byzantine or collude with the server, is not counted"
+            f"({_steps(grid.share)} steps) every round; {sized}; the noise of "
+            f"{limits.minimum - noise.counted}, which may be Byzantine or collude with the server"
+            f"{of_regions}, is not counted"
         ),
         "modular overflow": overflow_text(grid.wraps),
     }
-    if honest == 1:
+    for opener in protocol.part_openers:
+        rows["partial sum"] = (
+            f"{opener} sees a sum in which the noise of at least "
+            f"{replace(noise, regions=1).counted} of its sites counts"
+        )
+    if noise.counted == 1:
         rows["alone"] = (
             "WARNING: the noise of a single site may have to suffice, so each site adds all of it "
             "and the secure sum saves no noise; raise secure.minimum or data.sites, or lower "
@@ -102,8 +111,10 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
         pairs["assumptions"] = promise
     pairs["quantisation"] = _quantisation(protocol, limits, forecast)
     if shares_noise(plan.mechanism):
-        noise_rows = site_noise_rows if limits.sites else _shared_noise_rows
-        pairs |= noise_rows(plan, plan.mechanism)
+        if limits.sites:
+            pairs |= site_noise_rows(plan, protocol, plan.mechanism)
+        else:
+            pairs |= _shared_noise_rows(plan, plan.mechanism)
     if forecast.aborts:
         cost = " (charged)" if plan.event.slack >= forecast.aborts else ""
         if limits.sites:

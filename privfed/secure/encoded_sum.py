@@ -20,7 +20,7 @@ from privfed.privacy.codec import Codec
 from privfed.privacy.integers import Share
 from privfed.privacy.mechanism import Encoding
 from privfed.privacy.noise.shares import Layers
-from privfed.privacy.setting import whole_sites
+from privfed.privacy.setting import SiteNoise, whole_sites
 from privfed.secure.agreement import agreement
 from privfed.secure.channel import Channel
 from privfed.secure.encoded_accumulator import Arithmetic, EncodedAccumulator
@@ -79,7 +79,7 @@ class SecureProtocol(Part):
 
     def fewest(self, limits: Limits) -> int:
         """Returns the smallest number of survivors of a completed sum, over all cohorts."""
-        return limits.least(self.least_cohort(limits))
+        return limits.minimum if limits.sites else limits.least(self.least_cohort(limits))
 
     def sharing(self, limits: Limits) -> int:
         """Returns n such that each surviving client adds at most 1/n of the noise in a sum.
@@ -137,6 +137,21 @@ class SecureProtocol(Part):
     def least_sites(self, sites: int) -> int:
         """Returns the smallest number of surviving `sites` with which a sum is opened."""
         return FEWEST
+
+    def top_parties(self, sites: int) -> int:
+        """Returns the number of parties whose sums the opener adds: the `sites`."""
+        return sites
+
+    def surviving_sites(self, sites: int, tolerance: float) -> int:
+        """Returns the least number of survivors if a fraction `tolerance` of `sites` drops out.
+
+        It is at least the number with which a sum is opened.
+        """
+        return max(sites - math.floor(tolerance * sites + 1e-9), self.least_sites(sites))
+
+    def site_noise(self, limits: Limits) -> SiteNoise:
+        """Returns the division of noise among sites, and the number of sites whose noise counts."""
+        return SiteNoise(limits.sites, limits.minimum, limits.colluders)
 
     def over(self, limits: Limits) -> EncodedSummation:
         """Returns the summation within `limits`; raises `Refused` for limits without a proof."""
@@ -217,6 +232,16 @@ class EncodedSummation:
 
     protocol: SecureProtocol
     limits: Limits
+
+    @property
+    def of_sites(self) -> EncodedSummation:
+        """The summation of a session whose parties are sites; another one if they form regions."""
+        return self
+
+    @property
+    def of_top(self) -> EncodedSummation:
+        """The summation of the session that the server opens; another one if there are regions."""
+        return self
 
     def codec(self, encoding: Encoding, length: int) -> Codec:
         """Returns the codec for rows `[length]`. Raises `Refused` if such rows cannot be summed."""

@@ -13,8 +13,10 @@ from accounting.ledger import Ledger
 from privfed.core.ranks import SINGLE_PROCESS
 from privfed.deploy.carriers.carrier import Carrier, Loopback, Site
 from privfed.deploy.coordinator.coordinator import Coordinator
+from privfed.deploy.coordinator.sum_session import SumSession, start_session
 from privfed.deploy.messages.declaration import Declaration, ExampleForm
 from privfed.deploy.messages.envelope import Envelope, Kind
+from privfed.deploy.messages.questions import Question
 from privfed.round.round import run_round
 from privfed.run.prepare import prepare
 from privfed.run.world import shared_world
@@ -47,15 +49,19 @@ class DescriptionRequest:
             setup.constants,
             SEALING.public,
         )
+
+        def session_of(question: Question) -> SumSession:
+            facts = made.federation.directory(), question, self.declaration.run, SEALING
+            return start_session(setup.algorithm_in(question.round), *facts)
+
         self.coordinator = Coordinator(
-            setup.algorithm_in,
+            session_of,
             made.federation.directory(),
             carrier,
             (key or made.key).identity,
             bytes.fromhex(made.federation.digest()),
             self.declaration,
             self.ledger,
-            SEALING,
             names=made.names,
             **{"least": setup.plan.cost.limits.minimum, "seconds": 20.0, **facts},
         )

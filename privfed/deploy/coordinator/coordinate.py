@@ -15,15 +15,19 @@ from privfed.core.errors import Refused
 from privfed.deploy.carriers.carrier import Carrier
 from privfed.deploy.coordinator.answered import ANSWERED, AnsweredRecord
 from privfed.deploy.coordinator.coordinator import Coordinator
+from privfed.deploy.coordinator.sum_session import SumSession, start_session
 from privfed.deploy.files.federation_file import FederationFile
 from privfed.deploy.files.keys import SiteKey
 from privfed.deploy.messages.declaration import Declaration, ExampleForm
 from privfed.deploy.messages.envelope import Greeter
+from privfed.deploy.messages.questions import Question
+from privfed.round.world import NoExclusions
 from privfed.run.outcome import Observer, Outcome
 from privfed.run.population import load_empty
 from privfed.run.setup import Setup
 from privfed.run.train import resume, train
 from privfed.run.world import Elsewhere
+from privfed.secure.encoded_sum import EncodedSummation
 from privfed.secure.masked.policy import Masking
 from privfed.secure.primitives import KeyPair, random_key
 from privfed.store.run_directory import RunDirectory
@@ -49,28 +53,46 @@ class Reach:
 
     def __call__(self, setup: Setup, ledger: Ledger) -> Coordinator:
         """Returns a coordinator that has not contacted any site yet."""
-        federation, config = self.federation, setup.plan.config
+        federation, config, plan = self.federation, setup.plan.config, setup.plan
+        parties = federation.parties
+        directory = {number: key.raw for number, key in enumerate(parties.values())}
         opening = regular.read_bytes(ledger.path).split(b"\n", 1)[0]
         form = ExampleForm.of(setup.federation.examples)
         sealing = KeyPair(random_key())
         declared = regular.read_text(self.directory.config.path)
+        declaration = Declaration(opening, declared, form, setup.constants, sealing.public)
+
+        def session_of(question: Question) -> SumSession:
+            algorithm = setup.algorithm_in(question.round)
+            return start_session(algorithm, directory, question, declaration.run, sealing)
+
+        summation, least = plan.cost.summation, 1
+        if isinstance(summation, EncodedSummation):
+            least = summation.of_top.limits.minimum
         return Coordinator(
-            setup.algorithm_in,
-            federation.directory(),
+            session_of,
+            directory,
             self.connect(Greeter(federation, self.key.identity)),
             self.key.identity,
             bytes.fromhex(federation.digest()),
-            Declaration(opening, declared, form, setup.constants, sealing.public),
+            declaration,
             ledger,
-            sealing,
-            least=setup.plan.cost.limits.minimum if config.secured else 1,
-            deadline=config.secure.deadline,
+            least=least,
+            deadline=self._deadline(config.secure.deadline),
             seconds=self.seconds,
             patience=self.patience,
-            names=federation.order,
-            exclusions=self.directory.exclusions,
+            names=tuple(parties),
+            exclusions=NoExclusions() if federation.regions else self.directory.exclusions,
             answered=self.answered,
         )
+
+    def _deadline(self, deadline: float) -> float:
+        """Returns the seconds in addition to `seconds` for a row: the `deadline` of a site's row.
+
+        The row of a region is the sum of a session of its own: two messages with the sites'
+        deadline (declaration and rows), and five others.
+        """
+        return 2 * deadline + 7 * self.seconds if self.federation.regions else deadline
 
 
 def coordinate(
@@ -125,8 +147,8 @@ def coordinate(
 def _refuse_other_runs(config: Config, federation: FederationFile, run: Path) -> None:
     """Raises `Refused` for a run in which sites on their own machines cannot take part.
 
-    Such a run has another number of sites, simulates its sites, uses a secure protocol other than
-    masking, or has an aggregation rule on single rows.
+    Such a run has another number of sites or regions, simulates its sites, uses a secure protocol
+    other than masking, or has an aggregation rule on single rows.
     """
     data = config.data
     if data.sites != len(federation.sites):
@@ -147,6 +169,8 @@ def _refuse_other_runs(config: Config, federation: FederationFile, run: Path) ->
             'machines do not support; use "masks", or "none" if the coordinator may see sums',
             key="secure.protocol",
         )
+    if reason := federation.other_parties(config):
+        raise Refused(f"{run}: {reason}", key="secure.protocol")
     if not isinstance(config.rule, SumRule):
         raise Refused(
             f"{run}: aggregation.rule is {config.names['rule']!r}, which needs single rows, but "

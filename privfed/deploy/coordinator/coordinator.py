@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -16,17 +17,16 @@ from privfed.client.exchange import Exchange
 from privfed.core.errors import Broken, Busy
 from privfed.deploy.carriers.carrier import UNREACHABLE, Carrier
 from privfed.deploy.coordinator.answered import AnsweredRecord
-from privfed.deploy.coordinator.sum_session import SumSession, start_session
+from privfed.deploy.coordinator.sum_session import SumSession
 from privfed.deploy.messages.declaration import Declaration
 from privfed.deploy.messages.envelope import Envelope, Kind, Reply, read_answer
+from privfed.deploy.messages.forwarded import ForwardedDeclaration
 from privfed.deploy.messages.place import Place
 from privfed.deploy.messages.questions import Question
 from privfed.privacy.mechanism import BoundedSum, PublicState
-from privfed.round.algorithm import Algorithm
 from privfed.round.world import Exclusions, NoExclusions
 from privfed.secure.frames import BadMessage, sized
 from privfed.secure.identities import Directory
-from privfed.secure.primitives import KeyPair
 from privfed.secure.summation import Aborted
 
 _log = logging.getLogger(__name__)
@@ -45,14 +45,13 @@ class Coordinator:
     answer is late or invalid counts as a dropout of that sum.
 
     Attributes:
-      algorithm_in: returns the algorithm of the round with a given number.
-      directory: public key of each site.
+      session_of: returns the session of the sum for a question.
+      directory: public key of each site, or of each region's coordinator, which count as sites.
       carrier: transport to the sites.
       key: the coordinator's signing key.
       federation: hash of the federation file.
       declaration: declaration of the run.
       ledger: ledger of the run.
-      sealing: key pair; sites encrypt sums to it that are not masked.
       least: smallest number of available sites with which a round begins.
       deadline: seconds, in addition to `seconds`, for answers to declarations and for sums.
       seconds: seconds that sites have for each answer.
@@ -63,14 +62,13 @@ class Coordinator:
       sleep: waits for a number of seconds.
     """
 
-    algorithm_in: Callable[[int], Algorithm]
+    session_of: Callable[[Question], SumSession]
     directory: Directory
     carrier: Carrier
     key: Ed25519PrivateKey
     federation: bytes
-    declaration: Declaration
+    declaration: Declaration | ForwardedDeclaration
     ledger: Ledger
-    sealing: KeyPair
     least: int
     deadline: float = 0.0
     seconds: float = 60.0
@@ -117,10 +115,25 @@ class Coordinator:
           Aborted: if the sum cannot be completed, for example with too few surviving sites.
         """
         question = Question(round, number, exchange, state)
-        facts = self.declaration.run, self.sealing
-        session = start_session(self.algorithm_in(round), self.directory, question, *facts)
-        excluded = self.exclusions.before(round)
-        head, start = self.ledger.head(), sized(question.encode())
+        with self.opened(question, question.encode()) as session:
+            return session.total()
+
+    @contextlib.contextmanager
+    def opened(self, question: Question, stated: bytes) -> Iterator[SumSession]:
+        """Runs the session of the sum for `question`, whose total can be opened in the context.
+
+        Then records the sites identified as Byzantine.
+
+        Args:
+          question: the question.
+          stated: bytes from which sites read the question.
+
+        Raises:
+          Aborted: if the sum cannot be completed.
+        """
+        session = self.session_of(question)
+        excluded = self.exclusions.before(question.round)
+        head, start = self.ledger.head(), sized(stated)
         bodies: Mapping[int, bytes] = {
             site: start + since + sized(self._lines(since)) + session.invitation
             for site, since in self._heads.items()
@@ -128,11 +141,12 @@ class Coordinator:
         }
         answers = self._stepped(session, Kind.QUESTION, bodies)
         self._heads = dict.fromkeys(answers, head)
-        self._note(answers, Place(self.declaration.run.hex(), round, number))
+        place = Place(self.declaration.run.hex(), question.round, question.number)
+        self._note(answers, place)
         try:
             while bodies := session.proceed():
                 self._stepped(session, Kind.STEP, bodies)
-            return session.total()
+            yield session
         finally:
             for culprit in session.culprits:
                 self.exclusions.note(culprit)

@@ -12,6 +12,7 @@ from torch import Tensor
 from privfed.deploy.files.keys import PublicKey
 from privfed.deploy.messages.questions import Question, SealedSums
 from privfed.privacy.codec import Codec
+from privfed.privacy.integers import Integers
 from privfed.privacy.mechanism import BoundedSum
 from privfed.privacy.noise.shares import Layers
 from privfed.round.algorithm import Algorithm
@@ -47,7 +48,7 @@ class MaskedSession:
         directory: Directory,
         question: Question,
     ) -> MaskedSession:
-        """Returns the session of the masked sum for `question`, over the sites of `directory`.
+        """Returns the session of the masked sum for `question`, over the parties of `directory`.
 
         Raises `TypeError` if the protocol of `summation` is not masking.
         """
@@ -95,11 +96,19 @@ class MaskedSession:
         """The sites identified as Byzantine so far."""
         return self.server.culprits
 
+    def integers(self) -> tuple[Integers, int]:
+        """Returns the opened sum as integers, and the number of surviving parties.
+
+        Raises `Aborted` if it cannot be opened.
+        """
+        words, survivors = self.server.total()
+        return self.codec.unwrap(words.astype("uint64")), survivors
+
     def total(self) -> BoundedSum:
         """Returns the opened sum. Raises `Aborted` if it cannot be opened."""
-        words, survivors = self.server.total()
-        total = self.codec.decode(self.codec.unwrap(words.astype("uint64")))
-        return BoundedSum(torch.from_numpy(total), self.codec.bound * self.codec.step, survivors)
+        integers, survivors = self.integers()
+        total = torch.from_numpy(self.codec.decode(integers))
+        return BoundedSum(total, self.codec.bound * self.codec.step, survivors)
 
 
 @dataclass
@@ -161,17 +170,18 @@ SumSession = MaskedSession | PlainSession
 def start_session(
     algorithm: Algorithm, directory: Directory, question: Question, run: bytes, sealing: KeyPair
 ) -> SumSession:
-    """Returns the session of the sum for a `question`, over the sites of `directory`.
+    """Returns the server's session of the sum for a `question`, over the parties of `directory`.
 
     The sum is masked if the summation of `algorithm` is encoded; otherwise it is plain.
 
     Args:
       algorithm: the algorithm of the question's round.
-      directory: public key of each site.
+      directory: public key of each site, or of each region's coordinator.
       question: the exchange to sum.
       run: hash of the ledger's first line.
       sealing: the coordinator's key, to which plain sums are sealed.
     """
     if isinstance(algorithm.summation, EncodedSummation):
-        return MaskedSession.start_session(algorithm, algorithm.summation, directory, question)
+        summation = algorithm.summation.of_top
+        return MaskedSession.start_session(algorithm, summation, directory, question)
     return PlainSession(algorithm, directory, question, run, sealing)

@@ -15,12 +15,14 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from accounting.documents import from_toml
 from accounting.durable import create, write_atomically
+from privfed.config.config import Config
 from privfed.config.mistakes import listed_mistakes, mistakes
 from privfed.config.reading import read_toml
 from privfed.config.sections import FORMAT
-from privfed.core.errors import Refused, public_text
+from privfed.core.errors import Refused
 from privfed.core.parts import Part
-from privfed.deploy.files.keys import EXPECTED_NAME, NAME, PublicKey, UnknownKey
+from privfed.deploy.files.keys import EXPECTED_NAME, NAME, PublicKey
+from privfed.deploy.files.regions import SERVER, Region, problems, spelt
 from privfed.secure.limits import FEWEST
 from privfed.secure.masked.policy import least_threshold
 
@@ -39,6 +41,9 @@ class FederationFile(Part):
     """
     sites: dict[str, str] = {}
     """The public key of each site, by name."""
+    regions: dict[str, Region] = {}
+    """The regions, by name; empty if the coordinator asks all sites. Messages between a region's
+    coordinator and its sites are signed by that coordinator (`privfed.deploy.region`)."""
 
     @field_validator("name")
     @classmethod
@@ -50,28 +55,38 @@ class FederationFile(Part):
     @field_validator("coordinator")
     @classmethod
     def _spelt(cls, text: str) -> str:
-        return str(_key(text))
+        return spelt(text)
 
     @field_validator("sites")
     @classmethod
     def _distinct(cls, sites: dict[str, str], info: ValidationInfo) -> dict[str, str]:
-        problems, names, spelt = [], dict[str, str](), dict[str, str]()
+        mistaken, names, normal = [], dict[str, str](), dict[str, str]()
         keys = {info.data.get("coordinator"): "the coordinator"}
         for name, text in sites.items():
             if not NAME.fullmatch(name):
-                problems.append(f"{name!r} is no valid name; expected {EXPECTED_NAME}")
+                mistaken.append(f"{name!r} is no valid name; expected {EXPECTED_NAME}")
             if (other := names.setdefault(name.casefold(), name)) != name:
-                problems.append(f"{name} and {other} differ only in the case of letters")
+                mistaken.append(f"{name} and {other} differ only in the case of letters")
             try:
-                spelt[name] = str(_key(text))
+                normal[name] = spelt(text)
             except ValueError as error:
-                problems.append(f"{name}: {error}")
+                mistaken.append(f"{name}: {error}")
                 continue
-            if (other := keys.setdefault(spelt[name], name)) != name:
-                problems.append(f"{name} has the key of {other}, but each site needs its own key")
-        if problems:
-            raise ValueError("; ".join(problems))
-        return spelt
+            if (other := keys.setdefault(normal[name], name)) != name:
+                mistaken.append(f"{name} has the key of {other}, but each site needs its own key")
+        if mistaken:
+            raise ValueError("; ".join(mistaken))
+        return normal
+
+    @field_validator("regions")
+    @classmethod
+    def _partition(cls, regions: dict[str, Region], info: ValidationInfo) -> dict[str, Region]:
+        if "sites" in info.data and "coordinator" in info.data:
+            holders = {key: name for name, key in info.data["sites"].items()}
+            holders[info.data["coordinator"]] = SERVER
+            if mistaken := [*problems(regions, holders)]:
+                raise ValueError("; ".join(mistaken))
+        return regions
 
     @staticmethod
     def read(path: Path) -> FederationFile:
@@ -108,22 +123,58 @@ class FederationFile(Part):
         """Returns the text of a file from which `read` restores this federation."""
         return _TEXT.format(
             format=FORMAT, name=self.name, coordinator=self.coordinator, threshold=self.threshold
-        ) + "".join(_line(name, key) for name, key in self.sites.items())
+        ) + "".join(
+            [
+                *(_line(name, key) for name, key in self.sites.items()),
+                *(_table(name, region) for name, region in self.regions.items()),
+            ]
+        )
+
+    def stated(self) -> dict[str, Any]:
+        """Returns the values of the file, without `regions` if there are none."""
+        return self.model_dump(exclude=None if self.regions else {"regions"})
 
     def digest(self) -> str:
         """Returns the SHA-256 digest, in hexadecimal, of all values; it ignores the layout."""
-        facts = {**self.model_dump(), "format": FORMAT}
+        facts = {**self.stated(), "format": FORMAT}
         text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(b"privfed federation\n" + text.encode()).hexdigest()
 
     @property
     def order(self) -> tuple[str, ...]:
-        """The sites' names, sorted; a site's number is its position, from 0."""
-        return tuple(sorted(self.sites))
+        """The sites' names, sorted; a site's number is its position, from 0.
 
-    def directory(self) -> Mapping[int, bytes]:
-        """Returns each site's public key, 32 bytes, by the site's number."""
-        return {number: self.key_of(name).raw for number, name in enumerate(self.order)}
+        With R regions the names alternate between the regions, by their names: site i is in region
+        i mod R, as in a simulation (`privfed.secure.regional`).
+        """
+        if not self.regions:
+            return tuple(sorted(self.sites))
+        sites = (region.sites for _, region in sorted(self.regions.items()))
+        return tuple(name for names in zip(*sites, strict=True) for name in names)
+
+    def directory(self, region: str | None = None) -> Mapping[int, bytes]:
+        """Returns the public key, 32 bytes, of each site (of a region) by the site's number."""
+        named = self.regions[region].sites if region is not None else self.order
+        numbers = {name: number for number, name in enumerate(self.order)}
+        return {numbers[name]: self.key_of(name).raw for name in named}
+
+    def region_of(self, site: int) -> str | None:
+        """Returns the name of the region of a site, given by number; None without regions."""
+        return sorted(self.regions)[site % len(self.regions)] if self.regions else None
+
+    @property
+    def parties(self) -> Mapping[str, PublicKey]:
+        """The public keys of those that the coordinator asks, by name, in the order of numbers.
+
+        They are the sites or, if there are regions, the regions' coordinators.
+        """
+        if not self.regions:
+            return {name: self.key_of(name) for name in self.order}
+        return {name: self.key_asking(name) for name in sorted(self.regions)}
+
+    def key_asking(self, region: str | None) -> PublicKey:
+        """Returns the key of the coordinator that asks the sites (of a region)."""
+        return PublicKey.parse(self.regions[region].coordinator if region else self.coordinator)
 
     @property
     def coordinator_key(self) -> PublicKey:
@@ -137,6 +188,27 @@ class FederationFile(Part):
     def name_of(self, key: PublicKey) -> str | None:
         """Returns the name of the site with this key; None if no site has it."""
         return next((name for name, text in self.sites.items() if text == str(key)), None)
+
+    def other_parties(self, config: Config) -> str:
+        """Returns the reason why a run does not fit the federation's sites and regions, or "".
+
+        The parties of the server's sums have to be the sites, or the regions' coordinators.
+        """
+        sites, protocol = config.data.sites, config.row_hiding
+        asked = protocol.top_parties(sites) if protocol else sites
+        if asked == len(self.parties):
+            return ""
+        regions = f"{len(self.regions)} regions" if self.regions else "no regions"
+        return (
+            f"the server's sums have {asked} parties, but the federation {self.name} has "
+            f"{len(self.sites)} sites and {regions}; set secure.protocol and secure.regions "
+            "accordingly"
+        )
+
+    @property
+    def sharing(self) -> int:
+        """The number of sites that share secrets with each other: all, or those of a region."""
+        return len(self.sites) // (len(self.regions) or 1)
 
     def least_shares(self, colluders: int, threat: Threat) -> int:
         """Returns t, the number of shares that open a secret.
@@ -152,12 +224,13 @@ class FederationFile(Part):
           Refused: if there are too few sites, `colluders` is negative or not below their number, or
             `threshold` exceeds their number or is neither 0 nor at least the smallest secure t.
         """
-        sites = len(self.sites)
+        sites = self.sharing
         if sites < FEWEST or not 0 <= colluders < sites:
+            each = " in each region" if self.regions else ""
             raise Refused(
-                f"the federation {self.name} has {sites} sites, but {colluders} sites may collude "
-                f"with the server; expected at least {FEWEST} sites, and at least one that does "
-                "not collude"
+                f"the federation {self.name} has {sites} sites{each}, but {colluders} sites may "
+                f"collude with the server; expected at least {FEWEST} sites, and at least one that "
+                "does not collude"
             )
         least = max(least_threshold(sites, colluders, threat), FEWEST)
         if self.threshold > sites:
@@ -228,16 +301,13 @@ def _says(text: str, federation: FederationFile) -> bool:
         return False
 
 
-def _key(text: str) -> PublicKey:
-    """Parses a public key's text. Raises `ValueError` for an invalid one, as pydantic expects."""
-    try:
-        return PublicKey.parse(text)
-    except UnknownKey as error:
-        raise ValueError(public_text(error)) from None
-
-
 def _line(name: str, key: str) -> str:
     return f'{json.dumps(name)} = "{key}"\n' if "." in name else f'{name} = "{key}"\n'
+
+
+def _table(name: str, region: Region) -> str:
+    sites = f"coordinator = {json.dumps(region.coordinator)}\nsites = {json.dumps(region.sites)}\n"
+    return f"[regions.{json.dumps(name)}]\n{sites}"
 
 
 _TEXT = """\

@@ -63,7 +63,7 @@ class Admission:
           LedgerBroken: as `Receipts.charged` does.
         """
         rounds = self.setup.plan.config.run.rounds
-        self._refuse_uncharged(question, rounds)
+        refuse_uncharged_question(question, self.setup, self.ledger)
         receipt = self._receipt(question.round, question.number, question.model_hash.hex(), digest)
         last = self.receipts.last(self.run)
         if last is not None and receipt.place < last.place:
@@ -127,25 +127,33 @@ class Admission:
         """
         return self.receipts.commits(self.run)
 
+    @property
+    def last(self) -> tuple[int, int] | None:
+        """Round and number of the last charged exchange; None before the first."""
+        last = self.receipts.last(self.run)
+        return last.place if last else None
+
     def is_last(self, digest: str) -> bool:
         """Whether the run's last receipt is of the question with this `digest`."""
         last = self.receipts.last(self.run)
         return last is not None and last.question == digest
 
-    def _refuse_uncharged(self, question: Question, rounds: int) -> None:
-        """Raises `Declined` if the run lacks the exchange, or the coordinator did not charge it.
 
-        The round must be one of 1..`rounds`, and the exchange number, from 0, below the number of
-        exchanges in that round. The coordinator's ledger must charge the round as planned.
-        """
-        exchanges = self.setup.algorithm_in(question.round).exchanges
-        if not (1 <= question.round <= rounds and 0 <= question.number < exchanges):
-            reason = (
-                f"round {question.round}, exchange {question.number} does not exist: the run has "
-                f"{rounds} rounds of {exchanges} exchanges"
-            )
-            raise Declined(Refusal(Code.ROUND, reason))
-        charge = self.ledger.ledger.charged(question.round)
-        if charge is None or charge.event != self.setup.plan.event_in(question.round):
-            reason = f"the coordinator's ledger does not charge round {question.round} as planned"
-            raise Declined(Refusal(Code.LEDGER, reason))
+def refuse_uncharged_question(question: Question, setup: Setup, ledger: LedgerCopy) -> None:
+    """Raises `Declined` if the run lacks the exchange, or the coordinator did not charge it.
+
+    The round must be one of those of the run, and the exchange number, from 0, below the number of
+    exchanges in that round. The coordinator's `ledger` must charge the round as planned.
+    """
+    rounds = setup.plan.config.run.rounds
+    exchanges = setup.algorithm_in(question.round).exchanges
+    if not (1 <= question.round <= rounds and 0 <= question.number < exchanges):
+        reason = (
+            f"round {question.round}, exchange {question.number} does not exist: the run has "
+            f"{rounds} rounds of {exchanges} exchanges"
+        )
+        raise Declined(Refusal(Code.ROUND, reason))
+    charge = ledger.ledger.charged(question.round)
+    if charge is None or charge.event != setup.plan.event_in(question.round):
+        reason = f"the coordinator's ledger does not charge round {question.round} as planned"
+        raise Declined(Refusal(Code.LEDGER, reason))

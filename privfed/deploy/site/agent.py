@@ -6,7 +6,7 @@ import contextlib
 import logging
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from privfed.core.errors import Broken, Busy, Refused
@@ -20,10 +20,11 @@ from privfed.deploy.files.site_folder import SiteFolder
 from privfed.deploy.files.witness import ReceiptsWitness
 from privfed.deploy.messages.declaration import Declaration
 from privfed.deploy.messages.envelope import Envelope, Kind, Reply, answered, greeting
+from privfed.deploy.messages.forwarded import forwarded_body
 from privfed.deploy.messages.place import Place
 from privfed.deploy.site.agent_log import event
 from privfed.deploy.site.joining import CONCURRENT_RUNS, Membership
-from privfed.deploy.site.policy import Declined, LocalPolicy
+from privfed.deploy.site.policy import Code, Declined, LocalPolicy
 from privfed.deploy.site.run_party import RunParty
 from privfed.deploy.site.status import DeclinedCounts
 from privfed.secure.frames import BadMessage
@@ -42,13 +43,15 @@ class Agent:
 
     Attributes:
       key: the site's key.
-      coordinator: the coordinator's public key.
+      coordinator: the public key of the coordinator that asks this site.
       federation: hash of the federation file.
       join: returns the site's `RunParty` for a declaration; raises `Declined` if the site declines.
       refuse_rolled_back: raises `Declined` if the receipts lack the given exchange.
       parties: the `RunParty` of each declared run, by hash of the run.
       concurrent_runs: largest number of runs in `parties`; a further run replaces the oldest.
       declined: counts declined messages.
+      server: the server's public key, if `coordinator` is the coordinator of a region, which
+        forwards the server's messages; otherwise None.
     """
 
     key: SiteKey
@@ -59,29 +62,18 @@ class Agent:
     parties: dict[bytes, RunParty]
     concurrent_runs: int
     declined: DeclinedCounts
+    server: PublicKey | None = None
 
     def answer(self, data: bytes) -> bytes:
         """Returns the answer to the message `data`; never raises an `Exception`."""
-        try:
-            return answered(Reply.ANSWERED, self._answer(Envelope.decode(data), data))
-        except _Unsigned:
-            return answered(Reply.UNSIGNED)
-        except Declined as declined:
-            code, reason = declined.code, declined.refusal.reason
-            _log.warning("declined: %s: %s", code, reason, extra=event("declined", code=code.value))
-            self.declined.add(code)
-            return answered(Reply.DECLINED, code.encode())
-        except Aborted as malformed:
-            _log.warning("not answered: %s", malformed, extra=event("malformed"))
-            return answered(Reply.MALFORMED)
-        except Exception:  # its text may quote data, and stays in the site's log
-            _log.exception("failed", extra=event("failed"))
-            return answered(Reply.FAILED)
+        return replied(lambda: self._answer(Envelope.decode(data), data), self.declined.add)
 
     def _answer(self, envelope: Envelope, data: bytes) -> bytes:
         signed = envelope.signed_by(self.coordinator.raw)
         if envelope.federation != self.federation or not signed:
-            raise _Unsigned
+            raise Unsigned
+        if self.server is not None:
+            envelope = replace(envelope, body=forwarded_body(envelope, self.server))
         match envelope.kind:
             case Kind.HELLO:
                 return greeting(self.key, data)
@@ -99,8 +91,8 @@ class Agent:
         """Returns the answer to a question, and logs the event "answered"."""
         party, run = self._party(envelope.run), envelope.run.hex()
         answer = party.question(envelope.body)
-        last = party.admission.receipts.last(run)
-        place = {"round": last.round, "exchange": last.exchange} if last else {}
+        last = party.admission.last
+        place = {"round": last[0], "exchange": last[1]} if last else {}
         _log.info("answered a question of %s", run, extra=event("answered", run=run, **place))
         return answer
 
@@ -134,8 +126,32 @@ class Agent:
         return self.parties[run]
 
 
-class _Unsigned(Exception):
+class Unsigned(Exception):
     """Raised for a message of another federation, or one that the coordinator did not sign."""
+
+
+def replied(answer: Callable[[], bytes], count: Callable[[Code], None]) -> bytes:
+    """Returns the reply with the body that `answer` returns, or without one if `answer` raises.
+
+    Args:
+      answer: returns the body of the reply.
+      count: called with the code if `answer` raises `Declined`.
+    """
+    try:
+        return answered(Reply.ANSWERED, answer())
+    except Unsigned:
+        return answered(Reply.UNSIGNED)
+    except Declined as declined:
+        code, reason = declined.code, declined.refusal.reason
+        _log.warning("declined: %s: %s", code, reason, extra=event("declined", code=code.value))
+        count(code)
+        return answered(Reply.DECLINED, code.encode())
+    except Aborted as malformed:
+        _log.warning("not answered: %s", malformed, extra=event("malformed"))
+        return answered(Reply.MALFORMED)
+    except Exception:  # its text may quote data, and stays in the site's log
+        _log.exception("failed", extra=event("failed"))
+        return answered(Reply.FAILED)
 
 
 LARGEST = 1 << 30
@@ -191,15 +207,17 @@ def _refuse_open_folder(path: Path) -> None:
 def agent_of(member: Membership) -> Agent:
     """Returns the agent of a site, which resumes the `CONCURRENT_RUNS` runs declared last."""
     federation = member.federation
+    region = federation.region_of(member.number)
     return Agent(
         member.key,
-        federation.coordinator_key,
+        federation.key_asking(region),
         bytes.fromhex(federation.digest()),
         member.join,
         member.refuse_rolled_back,
         member.rejoined(),
         CONCURRENT_RUNS,
         DeclinedCounts(member.folder.declined),
+        federation.coordinator_key if region else None,
     )
 
 

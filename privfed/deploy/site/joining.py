@@ -250,7 +250,8 @@ class Membership:
     def _parties(self, work: SiteWork, declaration: Declaration) -> MakesParties:
         """Returns the factory of parties: of masked sums for secure sums, of plain ones else."""
         if work.setup.plan.config.secured:
-            return MaskedParties(work, self.key.identity, self.federation.directory())
+            region = self.federation.region_of(self.number)
+            return MaskedParties(work, self.key.identity, self.federation.directory(region))
         return PlainParties(work, self.key, declaration.run, declaration.sealing)
 
     def _with_population(self, setup: Setup, table: SiteTable, form: ExampleForm) -> Setup:

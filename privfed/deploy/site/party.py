@@ -137,7 +137,7 @@ class MaskedParties:
     Attributes:
       work: computes the site's rows.
       identity: the site's signing key.
-      directory: the public key of each site.
+      directory: the public key of each party of the session.
     """
 
     work: SiteWork
@@ -156,7 +156,7 @@ class MaskedParties:
 
     def _client(self, question: Question, state: bytes | None) -> MaskingClient:
         work = self.work
-        summation, encoding = work.encoded_summation, work.encoding(question)
+        summation, encoding = work.session_summation, work.encoding(question)
         if not isinstance(summation.protocol, Masking):
             raise Refused(
                 'secure.protocol is not "masks", but sites on their own machines send masked '

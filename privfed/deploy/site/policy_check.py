@@ -187,13 +187,24 @@ def _shares(request: _Request) -> Reasons:
     """
     config, least = request.config, request.policy.require.sites
     limits, protocol = configured_limits(config), config.row_hiding
+    if protocol is None:
+        return
+    if reason := request.federation.other_parties(config):
+        yield Code.SITES, reason
+        return
+    try:
+        session = protocol.over(limits).of_sites
+    except Refused as error:
+        yield Code.PROOF, str(error)
+        return
+    limits, protocol = session.limits, session.protocol
     if limits.minimum < least:
         yield (
             Code.SITES,
             f"the run opens sums of {limits.minimum} sites, but require.sites is {least}; "
             f"the run has to set secure.minimum = {least}",
         )
-    if protocol is None or not isinstance(protocol, _NamesThreat):
+    if not isinstance(protocol, _NamesThreat):
         return
     try:
         pinned = request.federation.least_shares(limits.colluders, protocol.threat)

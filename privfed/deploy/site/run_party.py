@@ -21,11 +21,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
-from privfed.deploy.files.run_state import PartyStore
+from privfed.deploy.files.run_state import LedgerCopy, PartyStore
 from privfed.deploy.messages.questions import Question
-from privfed.deploy.site.admission import Admission
 from privfed.deploy.site.party import MakesParties, Party
 from privfed.deploy.site.site_work import SiteWork
 from privfed.secure.frames import BadMessage, Reader
@@ -94,6 +93,34 @@ class FixedTime:
         self.sleep(max(0.0, seconds + blur))
 
 
+class Admits(Protocol):
+    """Interface of the admission of a run's questions; `Admission` charges them to receipts."""
+
+    @property
+    def ledger(self) -> LedgerCopy:
+        """The verified copy of the server's ledger."""
+
+    @property
+    def commits(self) -> int:
+        """The number of states of the last sum's party that are recorded; 0 without any."""
+
+    @property
+    def last(self) -> tuple[int, int] | None:
+        """Round and number of the last admitted exchange; None before the first."""
+
+    def charge(self, question: Question, digest: str) -> None:
+        """Admits a question, or raises `Declined`."""
+
+    def committed(self, count: int) -> None:
+        """Records that the party of the last admitted question stored `count` states."""
+
+    def is_last(self, digest: str) -> bool:
+        """Whether the last admitted question has this `digest`."""
+
+    def refuse_spent(self) -> None:
+        """Raises `Declined` if the run's next round would be declined."""
+
+
 @dataclass
 class RunParty:
     """Answers a site's messages in one run; the caller has verified the coordinator's signatures.
@@ -112,7 +139,7 @@ class RunParty:
 
     work: SiteWork
     parties: MakesParties
-    admission: Admission
+    admission: Admits
     store: PartyStore
     leaving: FixedTime
     declaration: bytes
@@ -200,6 +227,11 @@ class RunParty:
         except Late:
             party.end()
             raise
+
+
+def admitted_question(body: bytes) -> Question:
+    """Returns the question in the stored `body` of an admitted one."""
+    return _Request.decode(body).question
 
 
 class _Request(NamedTuple):

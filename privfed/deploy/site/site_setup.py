@@ -125,13 +125,18 @@ def site_config(text: str, table: SiteTable) -> Config:
             )
         )
     there: Any = _with_keys(source, table.settled)
+    machine = {"device": table.device, "threads": table.threads}
+    return away_from_server(
+        replace(config, source=there, run=config.run.model_copy(update=machine))
+    )
+
+
+def away_from_server(config: Config) -> Config:
+    """Returns the run without the keys that concern only the server, and without its files."""
     return replace(
         config,
-        source=there,
         data=config.data.model_copy(update={"site_partition": "elsewhere"}),
-        run=config.run.model_copy(
-            update={"heads": "", "watch": [], "device": table.device, "threads": table.threads}
-        ),
+        run=config.run.model_copy(update={"heads": "", "watch": []}),
         start=config.start.model_copy(update={"init": "", "fresh": []}),
         privacy=config.privacy.model_copy(update={"prior": [], "disjoint": []}),
     )

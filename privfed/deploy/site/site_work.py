@@ -161,6 +161,11 @@ class SiteWork:
             )
         return summation
 
+    @property
+    def session_summation(self) -> EncodedSummation:
+        """The summation of the session in which the site is a party: of all sites, or a region."""
+        return self.encoded_summation.of_sites
+
     @cached_property
     def forms(self) -> Mapping[bool, tuple[QuestionForm, ...]]:
         """The forms of the exchanges of an evaluation round (True) and a training round (False)."""

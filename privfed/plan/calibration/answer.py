@@ -11,6 +11,7 @@ from privfed.plan.calibration.as_run import solved_config_of
 from privfed.plan.calibration.question import CalibrationQuestion
 from privfed.plan.round_cost import RoundCost
 from privfed.privacy.shared_noise import shares_noise
+from privfed.secure.encoded_sum import EncodedSummation
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class CalibrationAnswer:
         }
 
     def _site_facts(self) -> dict[str, Any]:
-        """Returns the numbers of sites, required survivors and colluders, and the sites' noise.
+        """Returns the numbers of sites, survivors, colluders and counted sites, and all noise.
 
         Only the number of sites if sites are not the parties; empty without sites.
         """
@@ -117,8 +118,10 @@ class CalibrationAnswer:
         if not self.question.by_sites:
             return {"sites": self.question.sites} if self.question.sites else {}
         facts: dict[str, Any] = {"sites": limits.sites}
-        if self.question.secured:
+        summation = self.cost.summation
+        if isinstance(summation, EncodedSummation):
             facts |= {"minimum": limits.minimum, "colluders": limits.colluders}
+            facts |= {"counted": summation.protocol.site_noise(limits).counted}
         mechanism = self.cost.mechanism.at(self.question.noise_multiplier)
         if mechanism.trust != "server":
             facts["noise_of_all_sites"] = mechanism.noise_on_update(limits.sites)

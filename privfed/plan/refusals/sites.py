@@ -142,6 +142,7 @@ def site_refusals(config: Config) -> Iterator[str]:
     if not config.by_sites:
         return
     yield from _thresholds(config)
+    yield from _clients_in_several_sums(config)
     yield from _numbers_of_clients(config)
     yield from _one_view(config)
     yield from _bounds_that_sites_keep(config)
@@ -230,11 +231,23 @@ def _thresholds(config: Config) -> Iterator[str]:
             "of shares that reconstruct a secret, by secure.threshold, secure.colluders and "
             f"secure.threat) to data.sites = {sites}"
         )
-    elif limits.minimum <= limits.colluders:
+    elif protocol.site_noise(limits).counted < 1:
         yield (
             f"secure.minimum is {limits.minimum} surviving sites, but {limits.colluders} sites may "
             "collude or be Byzantine, so no honest noise may remain; raise secure.minimum, or "
             "lower secure.colluders"
+        )
+
+
+def _clients_in_several_sums(config: Config) -> Iterator[str]:
+    """Yields a refusal of clients at several sites if a party opens the sum of some sites."""
+    parts, protocol = config.data.sites_per_client, config.row_hiding
+    if parts > 1 and protocol and protocol.part_openers and config.mechanism.private:
+        yield (
+            f"data.sites_per_client is {parts}, but under secure.protocol = "
+            f"{config.names['protocol']!r} a coordinator opens the sum of a part of the sites, for "
+            "which clients with rows at several sites have no proof; use secure.protocol = "
+            '"masks"'
         )
 
 

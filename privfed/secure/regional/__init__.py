@@ -51,6 +51,22 @@ within a total variation distance of P[E] of one without regions that never abor
 neighbours, which is charged as for aborts (rules of proof, section 4). `partial_probability` bounds
 P[E]; `abort_probability` bounds the probability that fewer than T regions remain.
 
+*Sites* as the leaves. Site i is in region i mod R, a public constant, and all regions have equally
+many sites. At most s sites of each region deviate or collude, and f survive in each of T regions.
+The server, k coordinators and s sites of each region together learn no more than their own inputs,
+the sums of the k regions, and Y, the sum of H = the honest survivors of the other included regions:
+at least (T - k)(f - s) sites. Against a client's own coordinator H is that of its region alone, at
+least f - s sites (`coordinators` = "curious"). Every site adds 1 / |H| of the noise, for the
+smaller |H| that is charged (`site_noise`).
+
+*Proof.* Let a client's rows be at one site only, in H. The sums of the k regions are over other
+sites, which have other clients and independent noise; so, given the past, they are independent of
+Y, whose law is that of the theorem for sites (rules of proof, section 9.1), with this H. H depends
+on dropouts of sites and on aborts of regions, and by S1 on no client's data or sampling; the server
+may choose both. So a region that is left out reveals nothing, and costs no delta. A client with
+rows at several sites has no proof here, since some may be in regions whose coordinators collude;
+it is refused.
+
 *Layers of noise* are refused: a client counts the dropouts of its region only, so it cannot
 determine the layers to remove if another region is missing. Noise that the top would add is not
 needed: the leaves' noise is in each level's sum.

@@ -13,9 +13,11 @@ from scipy import stats
 from privfed.core.errors import Refused
 from privfed.privacy.codec import Codec
 from privfed.privacy.noise.shares import Layers
+from privfed.privacy.setting import SiteNoise
 from privfed.secure.channel import Channel
 from privfed.secure.encoded_sum import EncodedSummation, SecureProtocol
 from privfed.secure.limits import Limits
+from privfed.secure.masked.policy import MaskingPolicy
 from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.operations import Operations
 from privfed.secure.regional.channel import RegionalChannel
@@ -25,19 +27,19 @@ from privfed.secure.summation import Session
 class RegionalSums(SecureProtocol):
     """Sums of sums: each region's coordinator opens a masked sum; the server opens their total.
 
-    A cohort is split into `regions` of equal size, each with its own masked sum, survivors and
-    coordinator. The regions' sums are masked again, so that the server learns only the total. A
-    region with too few survivors is left out. What a client computes, sends and receives depends on
-    the size of its region, not on the number of regions.
+    A cohort, or the sites, are split into `regions` of equal size, each with its own masked sum,
+    survivors and coordinator. The regions' sums are masked again, so that the server learns only
+    the total. A region with too few survivors is left out. What a client computes, sends and
+    receives depends on the size of its region, not on the number of regions.
 
     *What each level learns*: other clients nothing; a region's coordinator the sum of its region,
     which has the noise of its region alone; the server the total over all included regions and, if
     coordinators collude with it, the sums of their regions.
 
-    *Trust*: up to a fraction `colluders` of each region's cohort, and of the coordinators, rounded
-    up and at least one, may collude with the server. By default a client relies on the coordinator
-    of its own region not to use the region's sum (`coordinators`). Proof, with the noise that
-    counts at each level: `privfed.secure.regional`.
+    *Trust*: up to a fraction `colluders` of each region's cohort (of its sites, and of the
+    coordinators, rounded up and at least one) may collude with the server. By default a client
+    relies on the coordinator of its own region not to use the region's sum (`coordinators`). Proof,
+    with the noise that counts at each level: `privfed.secure.regional`.
 
     Source: Bonawitz et al. 2019, section 6; Bonawitz et al. 2017, figure 4.
     """
@@ -50,12 +52,12 @@ class RegionalSums(SecureProtocol):
     part_openers: ClassVar[tuple[str, ...]] = ("the coordinator of a client's region",)
     names_culprits: ClassVar[bool] = True
     regions: int = Field(2, ge=2)
-    """The number of regions into which a cohort is split."""
+    """The number of regions into which a cohort is split; site i is in region i mod `regions`."""
     threshold: float = Field(0.6, gt=0, le=1)
     """The fraction of each region's cohort, and of the regions, that must survive to the end."""
     colluders: float = Field(0.1, ge=0, lt=1)
-    """The fraction of each region's cohort, and of the coordinators, that may collude with the
-    server; of the coordinators, rounded up and at least one.
+    """The fraction of each region's cohort or sites, and of the coordinators, that may collude with
+    the server; of sites and of coordinators, rounded up and at least one.
     """
     threat: Literal["curious", "malicious"] = "curious"
     """Whether the server and the coordinators follow the protocol ("curious") or may deviate from
@@ -63,7 +65,7 @@ class RegionalSums(SecureProtocol):
     """
     coordinators: Literal["trusted", "curious"] = "trusted"
     """Whether a client relies on its region's coordinator not to use the region's sum ("trusted").
-    Otherwise ("curious"), of noise that clients add, only that of a client's region counts.
+    Otherwise ("curious"), of noise that clients or sites add, only that of its region counts.
     """
 
     @property
@@ -102,9 +104,13 @@ class RegionalSums(SecureProtocol):
 
         T regions then have at least `limits.minimum` survivors. The smallest cohort that starts a
         sum is the smallest for which `MaskedSums` has a proof, so that regions seldom abort.
+        `Limits.colluders` refers to each region.
         """
         minimum = -(-limits.minimum // self.least_regions)
-        region = replace(limits, minimum=minimum, size=-(-limits.size // self.regions), admitted=0)
+        size = -(-limits.size // self.regions)
+        region = replace(limits, minimum=minimum, size=size, admitted=0)
+        if limits.sites:
+            return replace(region, capacity=size, sites=size)
         return replace(region, admitted=self.masks.least_admitted(region))
 
     def top_limits(self, limits: Limits) -> Limits:
@@ -116,7 +122,46 @@ class RegionalSums(SecureProtocol):
             size=self.regions,
             sites=self.regions,
             colluders=self.masks.colluding_sites(self.regions),
+            rows=limits.most_rows,
         )
+
+    def levels(self, limits: Limits) -> tuple[EncodedSummation, EncodedSummation]:
+        """Returns the summations of a region's session and of the coordinators' session."""
+        masks = self.masks
+        region, top = self.region_limits(limits), self.top_limits(limits)
+        return EncodedSummation(masks, region), EncodedSummation(masks, top)
+
+    def colluding_sites(self, sites: int) -> int:
+        """Returns the number of sites of each region that may deviate or collude."""
+        return self.masks.colluding_sites(sites // self.regions)
+
+    def least_sites(self, sites: int) -> int:
+        """Returns the smallest number of surviving `sites`, equally many in each of T regions."""
+        return self.least_regions * self.masks.least_sites(sites // self.regions)
+
+    def top_parties(self, sites: int) -> int:
+        """Returns the number of regions, whose coordinators are the parties of the top session."""
+        return self.regions
+
+    def surviving_sites(self, sites: int, tolerance: float) -> int:
+        """Returns T times the least number of survivors of a region, given its own dropouts."""
+        return self.least_regions * self.masks.surviving_sites(sites // self.regions, tolerance)
+
+    def site_noise(self, limits: Limits) -> SiteNoise:
+        """Returns the division of noise, of which that of w (f - s) sites counts.
+
+        f sites survive in each of T regions, at most s of them collude, and w regions count: T - k,
+        or that of a client alone (`privfed.secure.regional`).
+        """
+        region = self.region_limits(limits)
+        survivors, counted = self.masks.fewest(region), self._counted_regions
+        return SiteNoise(limits.sites, survivors, region.colluders, counted)
+
+    def colluders_tolerated(self, limits: Limits) -> float:
+        """Returns the largest `colluders`, of each region if sites are the parties."""
+        if limits.sites:
+            return self.masks.colluders_tolerated(self.region_limits(limits))
+        return super().colluders_tolerated(limits)
 
     def _sizes(self, clients: int) -> Counter[int]:
         """Returns how many regions a cohort of `clients` has of each size."""
@@ -145,6 +190,10 @@ class RegionalSums(SecureProtocol):
         """Returns a factor that counts no noise for more than `colluders`: nothing is proved."""
         return max(1.0 / max(self.colluders, 1e-9), self.colluding(limits))
 
+    def within(self, limits: Limits) -> MaskingPolicy:
+        """Returns the requirements of a region's clients or sites, for sums within `limits`."""
+        return self.masks.within(self.region_limits(limits))
+
     def over(self, limits: Limits) -> RegionalSummation:
         self.refuse_limits(limits)
         return RegionalSummation(self, limits)
@@ -154,15 +203,17 @@ class RegionalSums(SecureProtocol):
     ) -> Channel:
         self.refuse_limits(replace(limits, layered=layers is not None))
 
-        def opened(limits: Limits, session: Session) -> Channel:
-            return EncodedSummation(self.masks, limits).channel(session, codec, None)
+        region, top = self.levels(limits)
+
+        def opened(level: EncodedSummation, session: Session) -> Channel:
+            return level.channel(session, codec, None)
 
         return RegionalChannel(
             session,
             self.regions,
             self.least_regions,
-            functools.partial(opened, self.region_limits(limits)),
-            functools.partial(opened, self.top_limits(limits)),
+            functools.partial(opened, region),
+            functools.partial(opened, top),
         )
 
     def abort_probability(self, clients: int, dropout: float, limits: Limits) -> float:
@@ -200,9 +251,11 @@ class RegionalSums(SecureProtocol):
         """
         limits = limits or Limits(clients, size=clients)
         region = self.masks.promise(-(-clients // self.regions), self.region_limits(limits))
-        region = region.replace(
-            "the server learns no row", "its coordinator learns the region's sum, but no row"
-        )
+        for hidden in ("no row", "no site's sum"):
+            region = region.replace(
+                f"the server learns {hidden}",
+                f"its coordinator learns the region's sum, but {hidden}",
+            )
         colluding = self.masks.colluding_sites(self.regions)
         how = (
             "even if it is malicious"
@@ -214,7 +267,8 @@ class RegionalSums(SecureProtocol):
             f"{region}; the server learns the total, {how}, and the sums of regions whose "
             f"coordinators collude with it, at most {colluding}"
         )
-        return text + (f"; {self._coordinators_text(limits)}" if limits.minimum else "")
+        noised = limits.minimum and not limits.sites
+        return text + (f"; {self._coordinators_text(limits)}" if noised else "")
 
     def _coordinators_text(self, limits: Limits) -> str:
         """Describes the noise that counts against the coordinator of a client's own region."""
@@ -228,10 +282,10 @@ class RegionalSums(SecureProtocol):
         )
 
     def refuse_limits(self, limits: Limits) -> None:
-        if limits.sites:
+        if limits.sites % self.regions:
             raise Refused(
-                'secure.parties is "sites", but sums over regions support clients only; set '
-                'secure.protocol = "masks"'
+                f"data.sites is {limits.sites}, but the {self.regions} regions have equal numbers "
+                "of sites; set data.sites to a multiple of secure.regions, or lower secure.regions"
             )
         if limits.layered:
             raise Refused(
@@ -246,6 +300,15 @@ class RegionalSums(SecureProtocol):
                 "secure.colluders"
             )
         region = self.region_limits(limits)
+        if region.minimum > region.sites > 0:
+            raise Refused(
+                f"secure.minimum is {limits.minimum} surviving sites, but a sum may have "
+                f"{self.least_regions} of {self.regions} regions, and these have "
+                f"{self.least_regions * region.sites} sites; lower secure.minimum or raise "
+                "secure.threshold"
+            )
+        if limits.sites:
+            return  # other thresholds count sites: `privfed.plan.refusals.sites`
         self.masks.refuse_limits(region)
         expected, smallest = limits.size // self.regions, self.masks.least_cohort(region)
         if limits.size and expected < smallest:
@@ -259,6 +322,18 @@ class RegionalSums(SecureProtocol):
 
 class RegionalSummation(EncodedSummation):
     """Sums over regions, also if only their arithmetic is simulated: regions may be left out."""
+
+    protocol: RegionalSums
+
+    @property
+    def of_sites(self) -> EncodedSummation:
+        """The summation of one region's session."""
+        return self.protocol.levels(self.limits)[0]
+
+    @property
+    def of_top(self) -> EncodedSummation:
+        """The summation of the coordinators' session."""
+        return self.protocol.levels(self.limits)[1]
 
     def channel(self, session: Session, codec: Codec, layers: Layers | None) -> Channel:
         return self.protocol.channel(session, codec, self.limits, layers)

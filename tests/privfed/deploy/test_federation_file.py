@@ -150,3 +150,85 @@ def test_too_few_sites_hide_nobody(sites, colluders):
     federation = agreed({**STATED, "sites": dict(list(SITES.items())[:sites])})
     with pytest.raises(Refused, match="expected at least 2"):
         federation.least_shares(colluders, "curious")
+
+
+# --- regions ---
+
+FOUR = {**SITES, "oslo": str(SiteKey.draw("oslo").public)}
+REGIONS = {
+    "south": {"coordinator": str(SiteKey.draw("south").public), "sites": ["rome", "paris"]},
+    "north": {"coordinator": str(SiteKey.draw("north").public), "sites": ["oslo", "berlin"]},
+}
+
+
+def regional(**changes):
+    return agreed({**STATED, "sites": FOUR, "regions": REGIONS, **changes})
+
+
+def test_regions_are_written_and_read_and_in_the_digest(tmp_path):
+    federation = regional()
+    federation.write_new(tmp_path / "federation.toml")
+    read = FederationFile.read(tmp_path / "federation.toml")
+    assert read == federation
+    shuffled = {
+        name: {**region, "sites": region["sites"][::-1]}
+        for name, region in reversed(REGIONS.items())
+    }
+    assert read.digest() == federation.digest() == regional(regions=shuffled).digest()
+    others = [
+        {"south": {**REGIONS["south"], "coordinator": str(SiteKey.draw("x").public)}},
+        {
+            "south": {**REGIONS["south"], "sites": ["rome", "oslo"]},
+            "north": {**REGIONS["north"], "sites": ["paris", "berlin"]},
+        },
+    ]
+    digests = {regional(regions={**REGIONS, **other}).digest() for other in others}
+    assert len({federation.digest(), agreed({**STATED, "sites": FOUR}).digest(), *digests}) == 4
+
+
+def test_sites_of_regions_have_the_numbers_of_a_simulation():
+    """Site i is in region i mod R (`privfed.secure.regional.channel.split`)."""
+    federation = regional()
+    assert federation.order == ("berlin", "paris", "oslo", "rome")
+    assert [*federation.parties] == ["north", "south"]
+    for number, name in enumerate(sorted(REGIONS)):
+        assert [*federation.directory(name)] == [number, number + 2]
+        assert federation.key_asking(name) == federation.parties[name]
+        assert {federation.region_of(site) for site in federation.directory(name)} == {name}
+    assert federation.directory(None) == federation.directory()
+    assert federation.sharing == 2
+    assert federation.least_shares(1, "curious") == 2
+    flat = agreed(STATED)
+    assert [*flat.parties] == [*flat.order]
+    assert flat.region_of(2) is None
+
+
+@every_case(
+    "changes, reason",
+    [
+        ({"north": {**REGIONS["north"], "sites": ["oslo", "rome"]}}, "each site exactly once"),
+        ({"north": {**REGIONS["north"], "sites": ["oslo"]}}, "at least 2"),
+        ({"north": {**REGIONS["north"], "sites": ["oslo", "bonn"]}}, "each site exactly once"),
+        ({"south": REGIONS["north"]}, "has the key of the coordinator of"),
+        (
+            {"north": {**REGIONS["north"], "coordinator": STATED["coordinator"]}},
+            "north has the key of the coordinator",
+        ),
+        ({"north": {**REGIONS["north"], "coordinator": FOUR["rome"]}}, "has the key of rome"),
+        ({"north": {**REGIONS["north"], "coordinator": "no"}}, "a public key begins with"),
+    ],
+)
+def test_regions_that_are_no_partition_are_refused(changes, reason):
+    with pytest.raises(Refused, match=reason):
+        regional(regions={**REGIONS, **changes})
+
+
+def test_unequal_regions_and_a_single_region_are_refused():
+    five = {**FOUR, "bonn": str(SiteKey.draw("bonn").public)}
+    larger = {**REGIONS["north"], "sites": ["oslo", "berlin", "bonn"]}
+    with pytest.raises(Refused, match="different numbers of sites"):
+        regional(sites=five, regions={**REGIONS, "north": larger})
+    with pytest.raises(Refused, match="a single region"):
+        regional(regions={"north": {**REGIONS["north"], "sites": [*FOUR]}})
+    with pytest.raises(Refused, match="each site exactly once"):
+        regional().with_site("bonn", five["bonn"])

@@ -20,6 +20,7 @@ from privfed.core.vector import Layout
 from privfed.deploy.carriers.carrier import Loopback
 from privfed.deploy.coordinator.coordinate import Reach
 from privfed.deploy.coordinator.coordinator import Coordinator
+from privfed.deploy.coordinator.sum_session import start_session
 from privfed.deploy.files.federation_file import FederationFile
 from privfed.deploy.files.keys import SiteKey
 from privfed.deploy.files.receipts import Receipts
@@ -122,15 +123,20 @@ def federated(tables, *keys, carrier=None, sites=None):
     )
     opening = ledger.path.read_bytes().split(b"\n")[0]
     form, sealing = ExampleForm.of(setup.federation.examples), KeyPair(random_key())
+    declaration = Declaration(opening, plan.config.toml(), form, setup.constants, sealing.public)
+
+    def session_of(question):
+        algorithm, directory = setup.algorithm_in(question.round), FEDERATION.directory()
+        return start_session(algorithm, directory, question, declaration.run, sealing)
+
     coordinator = Coordinator(
-        setup.algorithm_in,
+        session_of,
         FEDERATION.directory(),
         carrier or Loopback({site: agent.answer for site, agent in sites.items()}),
         KEY_OF_COORDINATOR.identity,
         bytes.fromhex(FEDERATION.digest()),
-        Declaration(opening, plan.config.toml(), form, setup.constants, sealing.public),
+        declaration,
         ledger,
-        sealing,
         least=plan.cost.limits.minimum,
         seconds=20.0,
     )

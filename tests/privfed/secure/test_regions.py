@@ -457,10 +457,6 @@ def test_a_run_without_a_secret_cohort_goes_on_without_some_regions(tmp_path):
         (("secure.threshold=0.1", *EVERYBODY), "would suffice to unmask"),
         (("secure.threat=malicious", "secure.threshold=0.5", *EVERYBODY), "malicious server"),
         (
-            ("data.sites=4", "secure.minimum=4", "cohort.sampler=poisson"),
-            "sums over regions support clients only",
-        ),
-        (
             ("privacy.mechanism=skellam", "privacy.sizing=layers", *EVERYBODY),
             "layers",
         ),
