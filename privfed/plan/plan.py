@@ -290,7 +290,8 @@ def _noise(
             refuse_sites_that_stop(cost.aborts)
         else:
             drawn = f"{config.sampler.size} expected among {config.data.clients} clients"
-            refuse_aborts(cost.aborts, cost.event(1.0).slack * rounds, privacy.delta, drawn)
+            slack = cost.event(1.0).slack * rounds
+            refuse_aborts(cost.aborts, cost.partial, slack, privacy.delta, drawn)
     if not cost.mechanism.private:
         return None
     if privacy.noise_multiplier is not None:

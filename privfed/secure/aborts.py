@@ -162,17 +162,18 @@ def _reach(clients: int, rate: float) -> tuple[int, int]:
     return low, min(clients, int(mean + _REACH * std + _REACH))
 
 
-def refuse_aborts(once: float, slack: float, delta: float, cohort: str) -> None:
-    """Raises `Refused` if rounds often abort, or if the aborts of a run cost all of delta.
+def refuse_aborts(once: float, partial: float, slack: float, delta: float, cohort: str) -> None:
+    """Raises `Refused` if rounds often abort, or if aborts and partial sums cost all of delta.
 
     Args:
       once: probability that a round aborts.
-      slack: total variation distance charged for the aborts of all rounds.
+      partial: probability that a round aborts or a sum lacks a part of the cohort; 0 if none can.
+      slack: total variation distance charged for these events of all rounds.
       delta: the delta of the budget.
       cohort: description of the expected cohort, for the message.
 
     Raises:
-      Refused: if `once` > 1/2, or if 2 `slack` >= `delta`: the aborts cost at least 2 `slack` of
+      Refused: if `once` > 1/2, or if 2 `slack` >= `delta`: these events cost at least 2 `slack` of
         delta.
     """
     if once > 0.5:
@@ -186,11 +187,14 @@ def refuse_aborts(once: float, slack: float, delta: float, cohort: str) -> None:
         )
     cost = 2 * slack  # at an epsilon of 0
     if cost >= delta:
+        lacking, fewer = ("", "secure.admitted, ")
+        if partial:
+            lacking, fewer = (" or lack a region", "secure.regions, ")
         raise Refused(
-            f"secure sums would abort with probability {once:.2g} per round ({cohort}), which "
-            "reveals information about the sampled clients; over all rounds this costs at "
-            f"least {cost:.2g} of delta = {delta:g}, so that nothing remains for the noise; "
-            "raise cohort.size or secure.capacity, lower secure.admitted, secure.threshold, "
+            f"secure sums would abort{lacking} with probability {max(once, partial):.2g} per round "
+            f"({cohort}), which reveals information about the sampled clients; over all rounds "
+            f"this costs at least {cost:.2g} of delta = {delta:g}, so that nothing remains for the "
+            f"noise; raise cohort.size or secure.capacity, lower {fewer}secure.threshold, "
             "secure.minimum or cohort.dropout, or use a sampler whose sample is not secret: "
             f"cohort.sampler = {draws_of(Gaussian, Separated)}"
         )

@@ -254,8 +254,7 @@ class MaskedSums(SecureProtocol):
             form += f"; {needed} suffice to open the masks, but smaller sums abort"
         return (
             f"at least {least} of {clients} clients have to survive ({form}); the server learns "
-            f"no row, {secrecy}, as long as at most {policy.corrupt(clients)} of them collude "
-            "with it"
+            f"no row, {secrecy}, as long as {_at_most(policy.corrupt(clients))} with it"
         )
 
     def _site_guarantee_text(self, limits: Limits) -> str:
@@ -343,6 +342,11 @@ class MaskedSums(SecureProtocol):
         steps = (shared, sent, stayed)
         if not enough or not all(recoverable(graph, near, shared, left) for left in steps):
             raise Aborted("too few clients survived to remove the masks")
+
+
+def _at_most(colluders: int) -> str:
+    """Returns a text: at most this number of clients collude."""
+    return f"at most {colluders} of them collude" if colluders else "none of them colludes"
 
 
 def _hashed_size(layers: int) -> int:
