@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -170,8 +170,7 @@ class ExclusionLog:
         if culprit.proof:
             durable.make_folder(self.proofs.parent)
             self.proofs.parent.chmod(0o700)
-            name = f"{culprit.round:06d}-{culprit.exchange}-{culprit.client}.proof"
-            write_private(self.proofs, {name: culprit.proof})
+            write_private(self.proofs, {self._proof(culprit).name: culprit.proof})
         RoundLog(self.path).append(
             {
                 "round": culprit.round,
@@ -189,6 +188,21 @@ class ExclusionLog:
     def mend(self) -> None:
         """Removes unreadable lines; an incomplete last one would corrupt the next line."""
         RoundLog(self.path).rewrite(text for text, _ in self._lines())
+
+    def proved(self, round: int, exchange: int) -> tuple[Culprit, ...]:
+        """Returns the culprits of one sum that have a proof, with their proofs."""
+        stated = [
+            each for each in self.culprits() if (each.round, each.exchange) == (round, exchange)
+        ]
+        return tuple(
+            replace(each, proof=regular.read_bytes(self._proof(each)))
+            for each in stated
+            if self._proof(each).exists()
+        )
+
+    def _proof(self, culprit: Culprit) -> Path:
+        """Returns the path of the proof against a culprit."""
+        return self.proofs / f"{culprit.round:06d}-{culprit.exchange}-{culprit.client}.proof"
 
     def _lines(self) -> Iterator[tuple[str, Culprit]]:
         for text in RoundLog(self.path).texts():

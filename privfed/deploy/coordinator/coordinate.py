@@ -21,7 +21,7 @@ from privfed.deploy.files.keys import SiteKey
 from privfed.deploy.messages.declaration import Declaration, ExampleForm
 from privfed.deploy.messages.envelope import Greeter
 from privfed.deploy.messages.questions import Question
-from privfed.round.world import NoExclusions
+from privfed.round.world import Exclusions
 from privfed.run.outcome import Observer, Outcome
 from privfed.run.population import load_empty
 from privfed.run.setup import Setup
@@ -30,10 +30,26 @@ from privfed.run.world import Elsewhere
 from privfed.secure.encoded_sum import EncodedSummation
 from privfed.secure.masked.policy import Masking
 from privfed.secure.primitives import KeyPair, random_key
+from privfed.secure.summation import Culprit
 from privfed.store.run_directory import RunDirectory
 
 Connect = Callable[[Greeter], Carrier]
 """Creates a carrier to the sites that a greeter recognises."""
+
+
+@dataclass(frozen=True)
+class ReportedSites:
+    """Records sites that regions report; the regions' coordinators exclude them, not the server."""
+
+    log: Exclusions
+
+    def before(self, round: int) -> frozenset[int]:
+        """Returns no region: all are asked."""
+        return frozenset()
+
+    def note(self, culprit: Culprit) -> None:
+        """Records a site that was proved Byzantine."""
+        self.log.note(culprit)
 
 
 @dataclass(frozen=True)
@@ -54,7 +70,8 @@ class Reach:
     def __call__(self, setup: Setup, ledger: Ledger) -> Coordinator:
         """Returns a coordinator that has not contacted any site yet."""
         federation, config, plan = self.federation, setup.plan.config, setup.plan
-        parties = federation.parties
+        parties, excluded = federation.parties, self.directory.exclusions
+        regions = dict(enumerate(map(federation.directory, sorted(federation.regions))))
         directory = {number: key.raw for number, key in enumerate(parties.values())}
         opening = regular.read_bytes(ledger.path).split(b"\n", 1)[0]
         form = ExampleForm.of(setup.federation.examples)
@@ -64,7 +81,8 @@ class Reach:
 
         def session_of(question: Question) -> SumSession:
             algorithm = setup.algorithm_in(question.round)
-            return start_session(algorithm, directory, question, declaration.run, sealing)
+            facts = directory, question, declaration.run, sealing, regions
+            return start_session(algorithm, *facts)
 
         summation, least = plan.cost.summation, 1
         if isinstance(summation, EncodedSummation):
@@ -82,7 +100,7 @@ class Reach:
             seconds=self.seconds,
             patience=self.patience,
             names=tuple(parties),
-            exclusions=NoExclusions() if federation.regions else self.directory.exclusions,
+            exclusions=ReportedSites(excluded) if regions else excluded,
             answered=self.answered,
         )
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from privfed.deploy.files.keys import PublicKey
 from privfed.deploy.messages.questions import Question, SealedSums
+from privfed.deploy.messages.reported import read_report
 from privfed.privacy.codec import Codec
 from privfed.privacy.integers import Integers
 from privfed.privacy.mechanism import BoundedSum
@@ -47,7 +49,7 @@ class MaskedSession:
         summation: EncodedSummation,
         directory: Directory,
         question: Question,
-    ) -> MaskedSession:
+    ) -> Self:
         """Returns the session of the masked sum for `question`, over the parties of `directory`.
 
         Raises `TypeError` if the protocol of `summation` is not masking.
@@ -112,6 +114,30 @@ class MaskedSession:
 
 
 @dataclass
+class RegionsSession(MaskedSession):
+    """The server's side of a sum over regions, whose coordinators report Byzantine sites.
+
+    A coordinator that deviates itself is a dropout, but is not recorded: its region would be lost.
+    """
+
+    regions: Mapping[int, Directory] = field(default_factory=dict)
+    """The public keys of the sites of each region, by the regions' numbers."""
+    _proved: dict[int, Culprit] = field(default_factory=dict, init=False)
+
+    def handle(self, site: int, answer: bytes) -> None:
+        """Accepts the answer of the coordinator of region `site`, as `MaskedSession` does."""
+        sum = self.server.invitation
+        message, proved = read_report(answer, sum.round, sum.exchange, self.regions[site])
+        super().handle(site, message)
+        self._proved |= {culprit.client: culprit for culprit in proved}
+
+    @property
+    def culprits(self) -> tuple[Culprit, ...]:
+        """The sites that were proved Byzantine in their regions' sums."""
+        return tuple(culprit for _, culprit in sorted(self._proved.items()))
+
+
+@dataclass
 class PlainSession:
     """A total of sites' sums. The coordinator sees each sum: sites seal it to the key `sealing`.
 
@@ -168,7 +194,12 @@ SumSession = MaskedSession | PlainSession
 
 
 def start_session(
-    algorithm: Algorithm, directory: Directory, question: Question, run: bytes, sealing: KeyPair
+    algorithm: Algorithm,
+    directory: Directory,
+    question: Question,
+    run: bytes,
+    sealing: KeyPair,
+    regions: Mapping[int, Directory] | None = None,
 ) -> SumSession:
     """Returns the server's session of the sum for a `question`, over the parties of `directory`.
 
@@ -180,8 +211,11 @@ def start_session(
       question: the exchange to sum.
       run: hash of the ledger's first line.
       sealing: the coordinator's key, to which plain sums are sealed.
+      regions: public keys of the sites of each region, by number; None without regions.
     """
     if isinstance(algorithm.summation, EncodedSummation):
-        summation = algorithm.summation.of_top
-        return MaskedSession.start_session(algorithm, summation, directory, question)
+        facts = algorithm, algorithm.summation.of_top, directory, question
+        if not regions:
+            return MaskedSession.start_session(*facts)
+        return replace(RegionsSession.start_session(*facts), regions=regions)
     return PlainSession(algorithm, directory, question, run, sealing)

@@ -36,6 +36,7 @@ from privfed.deploy.messages.declaration import Declaration
 from privfed.deploy.messages.envelope import Envelope, Kind
 from privfed.deploy.messages.forwarded import ForwardedDeclaration
 from privfed.deploy.messages.questions import Question
+from privfed.deploy.messages.reported import reported
 from privfed.deploy.region.region_work import RegionAdmission, RegionWork
 from privfed.deploy.site.agent import Unsigned, replied
 from privfed.deploy.site.joining import CONCURRENT_RUNS
@@ -102,9 +103,9 @@ class RegionCoordinator:
             case Kind.QUESTION:
                 answer = self._run(envelope.run).question(envelope.body)
                 write_atomically(self._forwarded(envelope.run), data)  # the question was admitted
-                return answer
+                return self._reported(envelope.run, answer)
             case Kind.STEP:
-                return self._run(envelope.run).step(envelope.body)
+                return self._reported(envelope.run, self._run(envelope.run).step(envelope.body))
         raise BadMessage("wrong type", "a region's coordinator answers no such message")
 
     def _declared(self, envelope: Envelope, data: bytes) -> RunParty:
@@ -188,7 +189,6 @@ class RegionCoordinator:
             summation = _encoded(algorithm.summation).of_sites
             return MaskedSession.start_session(algorithm, summation, directory, question)
 
-        folder = self._state(declaration.run).folder
         return Coordinator(
             session_of,
             directory,
@@ -201,9 +201,18 @@ class RegionCoordinator:
             deadline=setup.plan.config.secure.deadline,
             seconds=self.seconds,
             names=self.federation.order,
-            exclusions=ExclusionLog(folder / "excluded.jsonl", folder / "proofs"),
+            exclusions=self._exclusions(declaration.run),
             answered=AnsweredRecord(self.folder / ANSWERED),
         )
+
+    def _reported(self, run: bytes, answer: bytes) -> bytes:
+        """Returns the party's answer with the proofs against sites that deviated in this sum."""
+        place = self._runs[run].admission.last
+        return reported(answer, self._exclusions(run).proved(*place) if place else ())
+
+    def _exclusions(self, run: bytes) -> ExclusionLog:
+        folder = self._state(run).folder
+        return ExclusionLog(folder / "excluded.jsonl", folder / "proofs")
 
     def _forwarded(self, run: bytes) -> Path:
         """Returns the path of the server's last question, as it was signed."""

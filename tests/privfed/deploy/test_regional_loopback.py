@@ -21,12 +21,13 @@ from privfed.deploy.files.receipts import Receipts
 from privfed.deploy.files.regions import Region
 from privfed.deploy.files.site_folder import SiteFolder
 from privfed.deploy.messages.envelope import Envelope, Kind, Reply, read_answer
+from privfed.deploy.messages.reported import read_report, reported
 from privfed.deploy.region.relay import RegionCoordinator
 from privfed.deploy.site.agent import agent_of, open_member
 from privfed.run.population import load_empty
 from privfed.run.train import train
 from privfed.run.world import Elsewhere
-from privfed.secure.frames import Reader, sized
+from privfed.secure.frames import BadMessage, Reader, sized
 from privfed.secure.masked.evidence import proves
 from privfed.secure.masked.messages.rows import Masked
 from privfed.secure.masked.messages.unmasking import Unmask
@@ -184,12 +185,12 @@ def test_the_server_sees_two_masked_rows_and_no_message_of_a_site(tables, tmp_pa
 
     carrier = Noting({number: parts.answer(number) for number in parts.regions})
     trained(tables, parts, tmp_path / "run", "run.rounds=1", carrier=carrier)
-    bodies = [read_answer(answer)[1] for _, answer in answers]
-    rows = [body for body in bodies if is_row(body)]
-    assert {number for number, answer in answers if is_row(read_answer(answer)[1])} == {0, 1}
-    assert len(rows) == 2
+    bodies = [(number, read_answer(answer)[1]) for number, answer in answers]
+    messages = [(number, Reader(body).sized()) for number, body in bodies if len(body) > 32]
+    assert [number for number, message in messages if is_row(message)] == [0, 1]
     from_sites = {read_answer(answer)[1] for _, _, answer in parts.sent}
-    assert not from_sites & {body for body in bodies if len(body) > 32}
+    assert len(messages) == 2 * 5
+    assert not from_sites & {message for _, message in messages}
     site_rows = [site for site, _, answer in parts.sent if is_row(read_answer(answer)[1])]
     assert sorted(site_rows) == [*range(SITES)]
 
@@ -439,7 +440,7 @@ class Deviating(Sites):
 
 
 def test_a_site_proved_byzantine_is_excluded_by_its_region(tables, tmp_path):
-    """The coordinator holds the proof; the region goes on without the site."""
+    """The region goes on without the site, and the server receives the proof."""
     parts = Parts(tables, tmp_path / "sites")
     parts.regions[0].carrier = Deviating(parts, {2})
     outcome = trained(tables, parts, tmp_path / "run")
@@ -454,6 +455,34 @@ def test_a_site_proved_byzantine_is_excluded_by_its_region(tables, tmp_path):
     assert not proves(stated, FEDERATION.directory("south"))
     asked = [Envelope.decode(data).kind for site, data, _ in parts.sent if site == 2]
     assert asked.count(Kind.QUESTION) == 1
+    assert outcome.culprits == (culprit,)
+    (received,) = RunDirectory(tmp_path / "run").exclusions.proved(1, 0)
+    assert received == stated
+    assert not audit(tmp_path / "run").problems
+
+
+def test_a_server_believes_proofs_alone(tables, tmp_path):
+    """A coordinator cannot accuse another site, another region's, or in another sum."""
+    parts = Parts(tables, tmp_path / "sites")
+    parts.regions[0].carrier = Deviating(parts, {2})
+    trained(tables, parts, tmp_path / "run", "run.rounds=1")
+    (culprit,) = RunDirectory(tmp_path / "run").exclusions.proved(1, 0)
+    north, south = (FEDERATION.directory(name) for name in MEMBERS)
+    answer = reported(b"message", [culprit])
+    assert read_report(answer, 1, 0, north) == (b"message", (culprit,))
+    for directory, place in ((south, (1, 0)), (north, (2, 0)), (north, (1, 1))):
+        assert read_report(answer, *place, directory) == (b"message", ())
+    others = [
+        replace(culprit, client=0),
+        replace(culprit, reason="wrong dealing"),
+        replace(culprit, proof=culprit.proof[:-1]),
+        replace(culprit, proof=b"", complaints=3, reason="garbled shares"),
+    ]
+    assert read_report(reported(b"message", others), 1, 0, north) == (b"message", ())
+    unknown = sized(b"message") + bytes(8) + b"\x02" + sized(culprit.proof)
+    assert read_report(unknown, 1, 0, north) == (b"message", ())
+    with pytest.raises(BadMessage):
+        read_report(answer[:-1], 1, 0, north)
 
 
 def test_a_region_with_more_culprits_than_its_noise_allows_for_stops(tables, tmp_path):
