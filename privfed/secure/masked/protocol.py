@@ -243,18 +243,17 @@ class MaskedSums(SecureProtocol):
         about = "about " if graph.independent else ""
         neighbours_needed = f"{graph.threshold} of each client's {about}{graph.degree} neighbours"
         form = "complete graph" if graph.complete else f"and {neighbours_needed}"
-        secrecy = (
-            "even if it is malicious"
-            if self.resists_malicious_server(limits)
-            else "if it follows the protocol"
-        )
+        resists = self.resists_malicious_server(limits)
+        secrecy = "even if it is malicious" if resists else "if it follows the protocol"
+        colluders = policy.corrupt(clients)
+        who = f"at most {colluders} of them collude" if colluders else "none of them colludes"
         needed = max(graph.survivors, graph.threshold)
         least = max(needed, limits.least(clients))
         if least > needed:
             form += f"; {needed} suffice to open the masks, but smaller sums abort"
         return (
             f"at least {least} of {clients} clients have to survive ({form}); the server learns "
-            f"no row, {secrecy}, as long as {_at_most(policy.corrupt(clients))} with it"
+            f"no row, {secrecy}, as long as {who} with it"
         )
 
     def _site_guarantee_text(self, limits: Limits) -> str:
@@ -342,11 +341,6 @@ class MaskedSums(SecureProtocol):
         steps = (shared, sent, stayed)
         if not enough or not all(recoverable(graph, near, shared, left) for left in steps):
             raise Aborted("too few clients survived to remove the masks")
-
-
-def _at_most(colluders: int) -> str:
-    """Returns a text: at most this number of clients collude."""
-    return f"at most {colluders} of them collude" if colluders else "none of them colludes"
 
 
 def _hashed_size(layers: int) -> int:
