@@ -720,6 +720,7 @@ QUOTES_CODE_OR_CONFIGURATION = {
     "testing/__init__.py",
     "config/reading.py",
     "auditing/prior_runs.py",
+    "deploy/region/relay.py",
     "deploy/site/site_check.py",
     "grid/tables.py",
     "privacy_attacks/subject.py",

@@ -174,7 +174,7 @@ def _public_examples(config: Config) -> Iterator[str]:
     count, root = config.compression.public, config.aggregation.root
     if not count:
         return
-    if config.data.holdout in ("examples", "none"):
+    if config.nothing_public or config.data.holdout == "examples":
         yield (
             f"data.holdout is {config.data.holdout!r}, but {_named(config)} needs public examples, "
             'which it takes from the public test set; use data.holdout = "test" or "clients"'
