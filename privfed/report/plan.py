@@ -181,6 +181,11 @@ def _cohort(plan: Plan, forecast: Forecast) -> str:
     cap = sampler.capacity()
     most = f", at most {cap}" if cap is not None else ""
     again = f", each once in {witness.period} rounds" if witness.period > 1 else ""
+    if sampler.largest_staleness():
+        return (
+            f"{witness.sampler}, {sampler.size} arrivals expected per round, each client at most "
+            f"once in {witness.separation} rounds; no amplification{away}"
+        )
     empty = ""
     if forecast.empty > _SELDOM:
         empty = f"; empty with probability {forecast.empty:.2g}"

@@ -45,9 +45,7 @@ class SecureProtocol(Part):
     bits: int = Field(32, ge=8, le=62)
     """Bits of each integer that is summed."""
     range: float = Field(1000.0, ge=1e-6, le=1e20)
-    """Largest absolute value in a row without a proven norm, as without privacy or under local
-    noise. Larger values end the run with an error.
-    """
+    """Largest absolute value in a row without a proven norm; larger values end the run."""
 
     seen: ClassVar[str]
     opener: ClassVar[str]
@@ -58,6 +56,11 @@ class SecureProtocol(Part):
     """Whether the protocol identifies Byzantine parties; later rounds then exclude them."""
     part_openers: ClassVar[tuple[str, ...]] = ()
     """Parties, in addition to the opener, that open the sum of a part of the cohort."""
+
+    @property
+    def relies_on_part_openers(self) -> bool:
+        """Whether epsilon assumes that `part_openers` do not use their sums."""
+        return True
 
     @property
     def may_collude(self) -> float:

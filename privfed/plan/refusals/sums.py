@@ -94,6 +94,18 @@ def secure_sum_refusals(config: Config) -> Iterator[str]:
     yield from _minimum_above_capacity(config)
     yield from _approximate_sums_unnoised(config)
     yield from _unknown_numbers_of_senders(config)
+    yield from _exact_sums_of_regions(config)
+
+
+def _exact_sums_of_regions(config: Config) -> Iterator[str]:
+    """Yields a refusal of central noise if exact parts of sums are opened by untrusted parties."""
+    protocol = config.row_hiding
+    if protocol and not protocol.relies_on_part_openers and config.mechanism.trust == "server":
+        yield (
+            'secure.coordinators is "curious", but the server adds the noise, so each coordinator '
+            "sees an exact sum of its region; use noise that clients add (privacy.mechanism = "
+            '"discrete_gaussian"), or secure.coordinators = "trusted"'
+        )
 
 
 def _party_without_shared_noise(config: Config) -> Iterator[str]:

@@ -73,6 +73,11 @@ class RegionalSums(SecureProtocol):
         return self.colluders
 
     @property
+    def relies_on_part_openers(self) -> bool:
+        """Whether coordinators are relied upon not to use their region's sum."""
+        return self.coordinators == "trusted"
+
+    @property
     def trusted_parties(self) -> tuple[str, ...]:
         relied_on: tuple[str, ...] = ()
         if self.coordinators == "trusted":

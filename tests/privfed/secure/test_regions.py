@@ -460,6 +460,7 @@ def test_a_run_without_a_secret_cohort_goes_on_without_some_regions(tmp_path):
             ("privacy.mechanism=skellam", "privacy.sizing=layers", *EVERYBODY),
             "layers",
         ),
+        (("secure.coordinators=curious", *EVERYBODY), "sees an exact sum of its region"),
     ],
 )
 def test_what_has_no_proof_is_refused_before_any_client_trains(tmp_path, keys, reason):
