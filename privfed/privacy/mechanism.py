@@ -138,6 +138,11 @@ class Mechanism(Part):
         return False
 
     @property
+    def rotates(self) -> bool:
+        """Whether rows are rotated by public signs of their own release."""
+        return False
+
+    @property
     def adaptive(self) -> bool:
         """Whether the mechanism's clip adapts to the norms of clients' rows."""
         return False

@@ -42,6 +42,13 @@ def refuse_unfit_model(config: Config, algorithm: Algorithm, network: Network) -
     """Raises `Refused` if the rule does not suit the model, or its statistics are not averaged."""
     _refuse_averages(config, network)
     _refuse_unfit_rule(config, algorithm, network)
+    protocol = config.row_hiding
+    if protocol and max(config.data.site_delays, default=0) and algorithm.mechanism.rotates:
+        raise Refused(
+            f"secure.bits is {protocol.bits}, so rows are rotated by signs of each round, but with "
+            f"data.site_delays = {config.data.site_delays} sites encode rows before their round; "
+            "raise secure.bits, or remove data.site_delays"
+        )
 
 
 def _refuse_unfit_rule(config: Config, algorithm: Algorithm, network: Network) -> None:

@@ -33,6 +33,10 @@ class SiteSums:
     def send(self, client: int, row: Integers) -> None:
         self._sums[int(self._site_of[client])] += row
 
+    def add(self, site: int, row: Integers) -> None:
+        """Adds `row` `[m]`, a sum of encoded rows of clients of `site`."""
+        self._sums[site] += row
+
     def total(self) -> tuple[Integers, int]:
         session, senders = self._session, self._session.senders
         stream = f"noise/site/{session.exchange}"
@@ -43,3 +47,18 @@ class SiteSums:
                 row += self._share.draw(site_keys, self._codec.length)
             self._channel.send(site, row)
         return self._channel.total()
+
+
+class StoredRow:
+    """A channel of a sum that stores the site's single row in `row` instead of sending it."""
+
+    largest = float("inf")
+
+    def __init__(self) -> None:
+        self.row: Integers = np.empty(0, dtype=np.int64)
+
+    def send(self, client: int, row: Integers) -> None:
+        self.row = row
+
+    def total(self) -> tuple[Integers, int]:
+        return self.row, 1

@@ -70,7 +70,7 @@ class SoftLabels(Compression):
     """Number of public examples in a step of a distillation."""
     distil_lr: float = Field(0.003, gt=0)
     """Learning rate of a distillation (Adam)."""
-    models: list[str] = []
+    models: list[str] = Field([], max_length=64)
     """Architectures of clients' own models, by name, with the default values of their keys. Client
     i, or each client of site i, has entry i modulo their number. Empty: the server's
     architecture."""

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from privfed.core.errors import Broken, Busy, Refused
@@ -24,6 +24,7 @@ from privfed.deploy.messages.forwarded import forwarded_body
 from privfed.deploy.messages.place import Place
 from privfed.deploy.site.agent_log import event
 from privfed.deploy.site.joining import CONCURRENT_RUNS, Membership
+from privfed.deploy.site.late_rows import LateWork
 from privfed.deploy.site.policy import Code, Declined, LocalPolicy
 from privfed.deploy.site.run_party import RunParty
 from privfed.deploy.site.status import DeclinedCounts
@@ -52,6 +53,7 @@ class Agent:
       declined: counts declined messages.
       server: the server's public key, if `coordinator` is the coordinator of a region, which
         forwards the server's messages; otherwise None.
+      late: the late sums of the site.
     """
 
     key: SiteKey
@@ -63,6 +65,7 @@ class Agent:
     concurrent_runs: int
     declined: DeclinedCounts
     server: PublicKey | None = None
+    late: LateWork = field(default_factory=LateWork)
 
     def answer(self, data: bytes) -> bytes:
         """Returns the answer to the message `data`; never raises an `Exception`."""
@@ -89,6 +92,7 @@ class Agent:
 
     def _question(self, envelope: Envelope) -> bytes:
         """Returns the answer to a question, and logs the event "answered"."""
+        self.late.refuse_beside(envelope.run)
         party, run = self._party(envelope.run), envelope.run.hex()
         answer = party.question(envelope.body)
         last = party.admission.last
@@ -110,6 +114,7 @@ class Agent:
         if last is not None and last.declaration == declaration.encode():
             last.admission.refuse_spent()
             return last
+        self.late.refuse_beside(None)
         party = self.join(declaration)
         self.parties.pop(envelope.run, None)
         while len(self.parties) >= self.concurrent_runs:
@@ -218,6 +223,7 @@ def agent_of(member: Membership) -> Agent:
         CONCURRENT_RUNS,
         DeclinedCounts(member.folder.declined),
         federation.coordinator_key if region else None,
+        member.late,
     )
 
 

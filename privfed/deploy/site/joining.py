@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
@@ -25,9 +25,10 @@ from privfed.deploy.messages.declaration import Declaration, ExampleForm
 from privfed.deploy.messages.place import Place
 from privfed.deploy.site.admission import Admission
 from privfed.deploy.site.header import header_lacks
+from privfed.deploy.site.late_rows import LateWork
 from privfed.deploy.site.party import MakesParties, MaskedParties, PlainParties
 from privfed.deploy.site.policy import Code, Declined, LocalPolicy, Refusal
-from privfed.deploy.site.policy_check import refusal
+from privfed.deploy.site.policy_check import refusal, unlisted_architecture
 from privfed.deploy.site.population import (
     ReadsTables,
     about,
@@ -37,7 +38,12 @@ from privfed.deploy.site.population import (
 )
 from privfed.deploy.site.release_check import StatesRelease
 from privfed.deploy.site.run_party import FixedTime, RunParty
-from privfed.deploy.site.site_setup import bare_setup, rehearsed_seconds, site_config
+from privfed.deploy.site.site_setup import (
+    bare_setup,
+    rehearsed_seconds,
+    site_config,
+    too_slow,
+)
 from privfed.deploy.site.site_work import SiteWork
 from privfed.deploy.site.user_modules import model_file_digest, outside_part
 from privfed.run.setup import Setup
@@ -47,9 +53,6 @@ _log = logging.getLogger(__name__)
 """A site's own log, which only its owner reads."""
 CONCURRENT_RUNS = 4
 """Largest number of runs that a site takes part in at once; a further run replaces the oldest."""
-_MARGIN = 2.0
-"""Smallest permitted ratio of `secure.deadline` to the rehearsed time of the largest cohort."""
-
 _MACHINE_KEYS = ("device", "threads", "trainer", "chunk", "precision")
 """The keys of [run] that each site sets for its own machine; approvals do not cover them."""
 
@@ -62,6 +65,7 @@ class Membership:
     key: SiteKey
     federation: FederationFile
     receipts: Receipts
+    late: LateWork = field(default_factory=LateWork)
 
     @property
     def number(self) -> int:
@@ -156,6 +160,7 @@ class Membership:
         policy, table = LocalPolicy.read(self.folder.policy), SiteTable.read(self.folder.data)
         _refuse(outside_part(policy, text))
         config = built(text, table)
+        _refuse(unlisted_architecture(policy, config))
         built_here = isinstance(config.source, StatesRelease)
         try:
             setup = bare_setup(config, form, None if built_here else constants)
@@ -237,7 +242,8 @@ class Membership:
         )
         if new:
             admission.refuse_spent()
-        work = SiteWork(self.number, self._with_population(setup, table, declaration.examples))
+        setup = self._with_population(setup, table, declaration.examples)
+        work = SiteWork(self.number, setup, run=declaration.run, late=self.late)
         return RunParty(
             work,
             self._parties(work, declaration),
@@ -309,25 +315,6 @@ def _unapproved(approval: Approval, folder: Path) -> str:
         f"the policy requires approval by hand, and the decision about this run is "
         f"{approval.decision}; read {approval.run_file}; to answer the run: privfed site approve "
         f"{folder} {approval.digest}"
-    )
-
-
-def too_slow(seconds: float, deadline: float, rounds: int = 1) -> Refusal | None:
-    """Returns a refusal unless `rounds` deadlines are at least twice `seconds`, which are positive.
-
-    Args:
-      seconds: measured seconds of the slowest sum over the largest cohort.
-      deadline: `secure.deadline` in seconds; 0 if the run sets none, which is refused.
-      rounds: number of deadlines that training may take.
-    """
-    if rounds * deadline >= _MARGIN * seconds > 0.0:
-        return None
-    return Refusal(
-        Code.DEADLINE,
-        f"secure.deadline is {deadline:g} s, but training the largest cohort takes {seconds:.3g} "
-        "s here, and a late answer would reveal the cohort's size; the run has to set "
-        f"secure.deadline to at least {_MARGIN * seconds / rounds:.3g}, or this site's entry of "
-        f"data.site_delays to at least {_MARGIN * seconds / max(deadline, 1e-9):.0f} rounds",
     )
 
 

@@ -46,6 +46,8 @@ class Code(StrEnum):
     """The coordinator's ledger does not continue the site's copy, or does not charge the round."""
     RECEIPTS = "receipts"
     """The site's receipts lack an exchange that the coordinator has its answer to."""
+    BUSY = "busy"
+    """The site trains for a later round, which other work would slow (`data.site_delays`)."""
     STORAGE = "storage"
     """The site's disk is full, or an earlier receipt could not be written."""
     SOURCE = "source"

@@ -270,9 +270,6 @@ def _model(request: _Request) -> Reasons:
         for spelt in dict.fromkeys([request.config.names["model"], name]):
             if unlisted := unlisted_model_refusal(request.policy, spelt):
                 yield unlisted.code, unlisted.reason
-    for other in request.config.compression.architectures:
-        if other not in allowed:
-            yield Code.MODEL, _not_listed(CLIENT_MODELS, other, "allow.models", allowed)
     most = request.policy.allow.parameters
     if request.parameters > most:
         yield (
@@ -280,6 +277,16 @@ def _model(request: _Request) -> Reasons:
             f"the model has {request.parameters} parameters, but allow.parameters is {most}; the "
             "run has to use a smaller model",
         )
+
+
+def unlisted_architecture(policy: LocalPolicy, config: Config) -> Refusal | None:
+    """Returns a refusal of a client model that `allow.models` does not list; None if all are."""
+    allowed = policy.allow.models
+    for name in config.compression.architectures:
+        if name not in allowed:
+            reason = _not_listed(CLIENT_MODELS, name, "allow.models", allowed)
+            return Refusal(Code.MODEL, reason)
+    return None
 
 
 def _deadline(request: _Request) -> Reasons:

@@ -34,6 +34,10 @@ from privfed.run.setup import PUBLIC, Setup
 
 _EXCEEDED = 1e-12
 """Largest probability per round of a cohort that is larger than the rehearsed one."""
+_MARGIN = 2.0
+"""Smallest permitted ratio of `secure.deadline` to the rehearsed time of the largest cohort."""
+_MOST_FEATURES = 1 << 28
+"""Largest number of values in the features of public examples."""
 _CHUNKS = 2
 """Largest number of chunks that a rehearsal trains; the time of further chunks is extrapolated."""
 
@@ -169,7 +173,7 @@ def bare_setup(config: Config, form: ExampleForm, constants: Mapping[str, Tensor
     Raises:
       Refused: if the run is not permitted.
     """
-    public = _public_examples(config, form, (constants or {}).get(PUBLIC))
+    public = _public_examples(config, form, constants)
     if constants is not None:
         constants = {name: value for name, value in constants.items() if name != PUBLIC}
 
@@ -179,19 +183,48 @@ def bare_setup(config: Config, form: ExampleForm, constants: Mapping[str, Tensor
     return prepare(config, constants=constants, load=load)
 
 
-def _public_examples(config: Config, form: ExampleForm, x: Tensor | None) -> Examples | None:
-    """Returns the public examples with features x; None if the run has none.
+def _public_examples(
+    config: Config, form: ExampleForm, constants: Mapping[str, Tensor] | None
+) -> Examples | None:
+    """Returns the public examples with the declared features; None if the run has none.
 
-    Without x, all features are zero. Raises `Refused` if x has another shape or type.
+    Without declared `constants`, all features are zero. Raises `Refused` if features are missing,
+    have another shape or type, or are too many.
     """
     if not (count := config.compression.public):
         return None
+    if count * math.prod(form.x) > _MOST_FEATURES:
+        raise Refused(
+            f"compression.examples is {count}, but a site holds at most {_MOST_FEATURES:,} values "
+            f"of public examples, each of shape {list(form.x)}; lower compression.examples"
+        )
     public = form.zeros(count)
-    if x is None:
+    if constants is None:
         return public
+    if (x := constants.get(PUBLIC)) is None:
+        raise Refused("the declaration lacks the public examples; the coordinator has to add them")
     if (x.shape, x.dtype) != (public.x.shape, public.x.dtype):
         raise Refused(
             f"the declared public examples have shape {list(x.shape)}, but compression.examples = "
             f"{count} examples have {list(public.x.shape)}; the coordinator has to declare these"
         )
     return replace(public, x=x)
+
+
+def too_slow(seconds: float, deadline: float, rounds: int = 1) -> Refusal | None:
+    """Returns a refusal unless `rounds` deadlines are at least twice `seconds`, which are positive.
+
+    Args:
+      seconds: measured seconds of the slowest sum over the largest cohort.
+      deadline: `secure.deadline` in seconds; 0 if the run sets none, which is refused.
+      rounds: number of deadlines that training may take.
+    """
+    if rounds * deadline >= _MARGIN * seconds > 0.0:
+        return None
+    return Refusal(
+        Code.DEADLINE,
+        f"secure.deadline is {deadline:g} s, but training the largest cohort takes {seconds:.3g} "
+        "s here, and a late answer would reveal the cohort's size; the run has to set "
+        f"secure.deadline to at least {_MARGIN * seconds / rounds:.3g}, or this site's entry of "
+        f"data.site_delays to at least {_MARGIN * seconds / max(deadline, 1e-9):.0f} rounds",
+    )

@@ -11,9 +11,10 @@ clients (rules of proof, section 9.1, S1).
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -29,8 +30,8 @@ from privfed.core.ranks import SINGLE_PROCESS
 from privfed.core.vector import Indices
 from privfed.deploy.messages.questions import Question, QuestionForm, rehearsed_questions
 from privfed.deploy.site.late_rows import LateWork
-from privfed.privacy.integers import Integers
-from privfed.privacy.mechanism import BoundedRows, Encoding
+from privfed.privacy.integers import Integers, Share
+from privfed.privacy.mechanism import Encoding
 from privfed.privacy.noise.shares import Layers
 from privfed.round.algorithm import Algorithm, TrainingState
 from privfed.round.by_sums import BySums
@@ -44,7 +45,7 @@ from privfed.secure.encoded_sum import EncodedSummation
 from privfed.secure.frames import BadMessage
 from privfed.secure.limits import Leaves
 from privfed.secure.masked.layered_noise import ClientNoise
-from privfed.secure.site_sums import SiteSums
+from privfed.secure.site_sums import SiteSums, StoredRow
 from privfed.secure.summation import Aborted, Accumulator, Session
 
 _log = logging.getLogger(__name__)
@@ -135,16 +136,16 @@ class SiteWork:
       site: number of the site.
       setup: the run over the site's own clients.
       all_clients: whether every client is in the cohort, as in a rehearsal.
+      run: the hash of the run.
+      late: the late sums of the site's agent.
     """
 
     site: int
     setup: Setup
     all_clients: bool = False
+    run: bytes = b""
+    late: LateWork = field(default_factory=LateWork)
     _updates: ClientUpdates | None = field(default=None, init=False, repr=False)
-    _late: LateWork = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self._late = LateWork(self.delay * self.setup.plan.config.secure.deadline)
 
     @property
     def encoded_summation(self) -> EncodedSummation:
@@ -199,12 +200,38 @@ class SiteWork:
         It includes the site's share of noise, except noise in layers (`layers`), which the party
         adds.
         """
+        noise = self.encoding(question).noise
+        share = None if isinstance(noise, Layers) else noise
+        if not self.delay:
+            return self._sum(question, share, self._drawn(question))
+        late, later = self.late.due(self.run, question.round), arrival(question.round, self.delay)
+        if later is not None:
+            its, seconds = replace(question, round=later), self.setup.plan.config.secure.deadline
+            compute = functools.partial(self._late_sum, its)
+            self.late.begin(self.run, later, self.delay * seconds, compute)
+        return self._sum(question, share, None, late)
+
+    def _late_sum(self, question: Question) -> Integers:
+        """Samples and trains for a later round; returns the sum of encoded rows without noise."""
+        return self._sum(question, None, self._sampled(question))
+
+    def _sum(
+        self,
+        question: Question,
+        share: Share | None,
+        updates: ClientUpdates | None,
+        late: Integers | None = None,
+    ) -> Integers:
+        """Returns the sum `[m]` of the encoded rows of `updates`, the sum `late`, and a share."""
         session = self._session(question, np.array([self.site]), np.empty(0, dtype=np.int64))
-        encoding, sent = self.encoding(question), _Outbox()
+        encoding, sent = self.encoding(question), StoredRow()
         codec = self.encoded_summation.codec(encoding, self.width(question))
-        share = None if isinstance(encoding.noise, Layers) else encoding.noise
         sums = SiteSums(session, codec, sent, share)
-        self._add_rows(question, EncodedAccumulator(session, codec, encoding.bound, None, sums))
+        if late is not None:
+            sums.add(self.site, late)
+        if updates is not None:
+            accumulator = EncodedAccumulator(session, codec, encoding.bound, None, sums)
+            self._add_rows(question, updates, accumulator)
         sums.total()
         return sent.row
 
@@ -238,7 +265,7 @@ class SiteWork:
         session = self._session(question, sites, leaves)
         algorithm, encoding = self._algorithm(question), self.encoding(question)
         accumulator = algorithm.summation.open(session, self.width(question), encoding)
-        self._add_rows(question, accumulator)
+        self._add_rows(question, self._drawn(question), accumulator)
         return accumulator.close().total
 
     def _session(self, question: Question, sites: Indices, leaves: Indices) -> Session:
@@ -263,29 +290,10 @@ class SiteWork:
         delays = self.setup.plan.config.data.site_delays
         return delays[self.site] if delays and not self.all_clients else 0
 
-    def _add_rows(self, question: Question, accumulator: Accumulator) -> None:
-        """Adds the bounded rows of the site's clients in this sum to `accumulator`."""
-        with flushed_denormals():
-            for ids, rows in self._rows(question):
-                accumulator.add(ids, rows)
-
-    def _rows(self, question: Question) -> Iterable[tuple[Indices, BoundedRows]]:
-        """Returns the rows in the sum that `question` asks for, in chunks; begins later ones."""
-        if not self.delay:
-            return self._trained(question, self._drawn(question))
-        rows, later = self._late.due(question.round), arrival(question.round, self.delay)
-        if later is not None:
-            self._late.begin(later, lambda: self._trained_late(replace(question, round=later)))
-        return rows
-
-    def _trained_late(self, question: Question) -> list[tuple[Indices, BoundedRows]]:
-        with flushed_denormals():
-            return list(self._trained(question, self._sampled(question)))
-
-    def _trained(
-        self, question: Question, updates: ClientUpdates
-    ) -> Iterator[tuple[Indices, BoundedRows]]:
-        """Trains the sampled clients; yields their bounded rows in chunks."""
+    def _add_rows(
+        self, question: Question, updates: ClientUpdates, accumulator: Accumulator
+    ) -> None:
+        """Trains the sampled clients, and adds their bounded rows to `accumulator`."""
         algorithm = self._algorithm(question)
         if not isinstance(algorithm.rule, SumRule):
             raise Refused(
@@ -294,7 +302,10 @@ class SiteWork:
             )
         aggregation = BySums(algorithm.rule, updates)
         aggregation.state = question.state
-        yield from aggregation.bounded(question.exchange, question.number, updates.cohort)
+        with flushed_denormals():
+            cohort = updates.cohort
+            for ids, rows in aggregation.bounded(question.exchange, question.number, cohort):
+                accumulator.add(ids, rows)
 
     def _drawn(self, question: Question) -> ClientUpdates:
         """Returns the updates of the round's cohort, sampled at the round's first question.
@@ -329,18 +340,3 @@ class SiteWork:
         algorithm, all_clients = self._algorithm(question), np.arange(self.setup.federation.clients)
         divisor, witness = float(algorithm.sampler.size), algorithm.witness(question.round)
         return Cohort(question.round, all_clients, divisor, witness)
-
-
-class _Outbox:
-    """A channel of a sum that stores the site's single row in `row` instead of sending it."""
-
-    largest = float("inf")
-
-    def __init__(self) -> None:
-        self.row: Integers = np.empty(0, dtype=np.int64)
-
-    def send(self, client: int, row: Integers) -> None:
-        self.row = row
-
-    def total(self) -> tuple[Integers, int]:
-        return self.row, 1

@@ -230,9 +230,9 @@ def _impossible_delays(config: Config) -> Iterator[str]:
 
 def _delays_without_sites(config: Config, rounds: int) -> Iterator[str]:
     """Yields refusals of delays if sites are not the parties, or `rounds` delays of clients."""
-    if not (config.by_sites or config.at_remote_sites):
+    if not (config.by_sites and config.secured):
         yield (
-            "sites are not the parties of sums, so one sampler covers all clients; set "
+            "sites are not the parties of secure sums; set "
             'secure.protocol = "masks" and secure.parties = "sites"'
         )
     if rounds:

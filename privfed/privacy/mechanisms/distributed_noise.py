@@ -263,6 +263,10 @@ class DistributedNoise(NoisedMechanism):
             return self._noise() * self._largest() / self.clip * added
         return grid.share * grid.step * math.sqrt(size) / self.clip
 
+    @property
+    def rotates(self) -> bool:
+        return self.grid().rotated
+
     def init(self) -> PublicState:
         return {"rotation": torch.zeros((), dtype=torch.int64)}
 

@@ -8,9 +8,8 @@ from lanes import every_case
 from scipy import stats
 from waiting import LONG
 
-from privfed.deploy.site.joining import too_slow
 from privfed.deploy.site.policy import Code, Declined
-from privfed.deploy.site.site_setup import largest_cohort, rehearsed_seconds
+from privfed.deploy.site.site_setup import largest_cohort, rehearsed_seconds, too_slow
 from privfed.deploy.site.site_work import (
     SiteWork,
     flushed_denormals,

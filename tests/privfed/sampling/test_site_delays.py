@@ -135,6 +135,15 @@ REFUSED = {
 }
 
 
+def test_rows_that_are_rotated_by_their_round_are_refused():
+    """A late row would be rotated by the signs of another round than its sum."""
+    rotated = (*SITES, "secure.bits=8", "privacy.noise_multiplier=0.5")
+    assert prepare(small(*rotated)).algorithm.mechanism.rotates
+    assert not prepare(small(*SITES)).algorithm.mechanism.rotates
+    with pytest.raises(Refused, match="rotated by signs of each round"):
+        prepare(small(*rotated, "data.site_delays=[0,0,2]"))
+
+
 @every_case("case", REFUSED)
 def test_what_has_no_proof_with_delays_is_refused(case):
     words, reason = REFUSED[case]
