@@ -10,7 +10,6 @@ clients' own models add no privacy loss beyond the row's (`privfed.client.client
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -18,13 +17,9 @@ from pydantic import SkipValidation
 from torch import Tensor
 
 from privfed.client.around import Around
-from privfed.client.compression.compressed import Compressed
 from privfed.client.compression.compression import Student
 from privfed.client.exchange import Broadcast
 from privfed.client.objective import Work
-from privfed.client.student import NetworkStudent
-from privfed.client.trainer import LocalTrainer
-from privfed.models.network import Network
 
 
 @runtime_checkable
@@ -84,34 +79,3 @@ class OwnModel(Around):
     def _padded(self, models: Tensor) -> Tensor:
         """Returns models `[c, p]`, followed by zeros: `[c, width]`."""
         return torch.nn.functional.pad(models, (0, self.width - models.shape[1]))
-
-
-def own_trainers(
-    trainer: LocalTrainer, student: NetworkStudent | None, networks: tuple[Network, ...]
-) -> tuple[LocalTrainer, ...]:
-    """Returns a trainer for each architecture of clients' own models; none without such models.
-
-    Args:
-      trainer: the trainer of the run, whose objective is that of the server's model.
-      student: the server's model on public examples; None if the run has none.
-      networks: the architectures.
-    """
-    objective = trainer.objective
-    if student is None or not isinstance(objective, Compressed):
-        return ()
-    if not isinstance(compression := objective.compression, Predictions):
-        return ()
-    width = max((network.shapes.length for network in networks), default=0)
-
-    def of(network: Network) -> LocalTrainer:
-        trained = OwnModel(
-            inner=objective.inner,
-            compression=compression,
-            student=student.with_architecture(network),
-            start=network.initial_params,
-            width=width if compression.keep_models else 0,
-        )
-        way = "loop" if network.unstackable else trainer.way
-        return replace(trainer, network=network, objective=trained, way=way)
-
-    return tuple(of(network) for network in networks)

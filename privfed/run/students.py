@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from privfed.client.own_models import own_trainers
+from dataclasses import replace
+
+from privfed.client.own_models import OwnModel, Predictions
 from privfed.client.student import NetworkStudent
-from privfed.client.trainer import LocalTrainer
+from privfed.client.trainer import LocalTrainer, Way
 from privfed.config.config import Config
 from privfed.core.errors import Refused, public_text
 from privfed.core.parts import find
@@ -42,12 +44,27 @@ def client_trainers(
     Raises:
       Refused: if an architecture cannot be built for the examples.
     """
-    if student is None or not config.compression.trains_own_models:
+    compression = config.compression
+    if student is None or not compression.trains_own_models:
         return ()
+    if not isinstance(compression, Predictions):
+        raise TypeError("a compression for clients' own models has to compute predictions")
     networks = _client_networks(config, trainer.federation, trainer.network, streams)
+    width = max(network.shapes.length for network in networks)
+    trainers = []
     for network in networks:
-        student.with_architecture(network).refuse_other_outputs()
-    return own_trainers(trainer, student, networks)
+        pupil = student.with_architecture(network)
+        pupil.refuse_other_outputs()
+        objective = OwnModel(
+            inner=config.objective,
+            compression=compression,
+            student=pupil,
+            start=network.initial_params,
+            width=width if compression.keep_models else 0,
+        )
+        way: Way = "loop" if network.unstackable else trainer.way
+        trainers.append(replace(trainer, network=network, objective=objective, way=way))
+    return tuple(trainers)
 
 
 def _client_networks(

@@ -99,10 +99,10 @@ def probability(
     elif chance(0, dropout) == 0.0:  # no sum ever aborts
         once = 0.0
     else:
-        most = clients + canaries
-        once = _of_poisson_cohorts(
-            chance, dropout, sampler.size / clients, clients, most, sampler.capacity() or most
-        )
+        most, rate = clients + canaries, witness.rate
+        if isinstance(witness.release, Separated):  # some clients may return less often
+            rate = sampler.size / clients
+        once = _of_poisson_cohorts(chance, dropout, rate, clients, most, sampler.capacity() or most)
     return min(1.0, exchanges * once)
 
 

@@ -80,11 +80,6 @@ class Compressed(Around):
         return 0 if self.compression.trains_own_models else self.inner.broadcasts
 
     @property
-    def needs_classes(self) -> bool:  # type: ignore[override]
-        """Whether `inner` or the compression reads outputs as logits of classes."""
-        return self.inner.needs_classes or self.compression.needs_classes
-
-    @property
     def keeps(self) -> int:
         """Number of state vectors `[d]` of a client: those of `inner`, and any residual."""
         return self.inner.keeps + self.compression.keeps
