@@ -13,6 +13,7 @@ from privfed.config.config import digest
 from privfed.core.errors import Refused
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.envelope import Kind, Reply, read_answer
+from privfed.deploy.site import joining, site_setup
 from privfed.deploy.site.policy import Code, Declined
 
 SEEDED = "run.randomness=seeded"
@@ -88,6 +89,30 @@ def test_no_run_is_declined_for_what_examples_are_that_stand_for_nobodys(made, f
     keys = STAND_INS[case]
     declaration, _ = made.declaration(*keys)
     assert answered(made, declaration) == (Reply.ANSWERED, declaration.run)
+
+
+LABELS = ("compression.name=soft_labels", "compression.examples=12", "compression.classes=2")
+
+
+def test_clients_models_are_checked_before_any_is_built(made, folder, monkeypatch):
+    declaration, _ = made.declaration(*LABELS, 'compression.models=["logistic", "mlp"]')
+    assert answered(made, declaration) == (Reply.ANSWERED, declaration.run)
+    folder.policy.write_text(POLICY.replace("[allow]", '[allow]\nmodels = ["logistic"]'))
+    real = joining.bare_setup
+
+    def without_client_models(config, *facts):
+        assert not config.compression.architectures, "a client's model is built"
+        return real(config, *facts)
+
+    monkeypatch.setattr(joining, "bare_setup", without_client_models)
+    assert answered(made, declaration) == (Reply.DECLINED, b"model")
+
+
+def test_public_examples_are_declared_and_not_too_many(made, folder, monkeypatch):
+    declaration, _ = made.declaration(*LABELS)
+    assert answered(made, replace(declaration, constants={})) == (Reply.DECLINED, b"proof")
+    monkeypatch.setattr(site_setup, "_MOST_FEATURES", 23)
+    assert answered(made, declaration) == (Reply.DECLINED, b"proof")
 
 
 @pytest.mark.parametrize("code", DECLINED)

@@ -2,12 +2,12 @@
 
 import threading
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hospitals import hospitals
 
+from privfed.deploy.messages.envelope import Kind, Reply, read_answer
 from privfed.deploy.messages.questions import Question
 from privfed.deploy.site import late_rows
 from privfed.deploy.site.late_rows import LateWork, keep_busy
@@ -178,10 +178,30 @@ def test_a_processor_is_busy_until_the_time_has_passed():
     assert time.thread_time() > cpu + 0.02
 
 
-def test_an_agent_declines_beside_late_training(made):
-    agent = made.agent(0)
-    assert agent.late is not None
-    agent.late.begin(b"run", 3, 1e6, lambda: np.ones(1, dtype=np.int64))
-    with pytest.raises(Declined):
-        agent.late.refuse_beside(b"other")
-    assert replace(agent).late is agent.late
+def test_an_agent_declines_other_runs_beside_late_training(made):
+    agent, (declared, _) = made.agent(0), made.declaration(*EVERYBODY)
+    other, _ = made.declaration(*EVERYBODY, "run.seed=7")
+
+    def answer(kind, declaration, body):
+        return read_answer(agent.answer(made.signed(kind, declaration.run, body)))
+
+    assert answer(Kind.DECLARATION, declared, declared.encode())[0] is Reply.ANSWERED
+    agent.late.clock = Clock(0.0)
+    agent.late.begin(b"a third run", 3, 10.0, lambda: np.ones(1, dtype=np.int64))
+    busy = (Reply.DECLINED, b"busy")
+    assert answer(Kind.QUESTION, declared, b"any question") == busy
+    assert answer(Kind.DECLARATION, other, other.encode()) == busy
+    assert answer(Kind.DECLARATION, declared, declared.encode())[0] is Reply.ANSWERED
+    agent.late.clock.now = 10.0
+    assert answer(Kind.QUESTION, declared, b"any question")[0] is Reply.MALFORMED
+    assert answer(Kind.DECLARATION, other, other.encode())[0] is Reply.ANSWERED
+
+
+def test_late_sums_belong_to_the_agent_and_not_to_a_declaration(made):
+    member, agent = made.member(0), made.agent(0)
+    first, _ = made.declaration(*EVERYBODY)
+    second, _ = made.declaration(*EVERYBODY, "run.seed=7")
+    parties = [member.join(declared) for declared in (first, second)]
+    assert all(party.work.late is member.late for party in parties)
+    assert [party.work.run for party in parties] == [first.run, second.run]
+    assert agent.late is agent.join.__self__.late
