@@ -68,7 +68,7 @@ class RoundCost:
 
     @property
     def without_aborts(self) -> RoundCost:
-        """The cost of a round of which no sum aborts or is partial."""
+        """The cost of a round without aborts and partial sums."""
         return replace(self, aborts=0.0, partial=0.0)
 
     def event(self, noise: float | None) -> Event:

@@ -13,7 +13,7 @@ the two distributions of that section for a client with and without its rows. In
 site does not contribute, both distributions are equal; they are charged too. Clients are sampled
 before their round is charged, but no message, decision or time depends on that sample before the
 charge is durable: clients do not evaluate in such runs, and `privfed.deploy.site.late_rows` states
-the conditions on time. If a client has rows at several sites of which only some contribute, its
+the conditions on time. If a client has rows at several sites and only some contribute, its
 other rows are zero, which the charge for clients at several sites covers (section 9.4).
 
 Source: Nguyen et al. 2022, "Federated learning with buffered asynchronous aggregation" (FedBuff),

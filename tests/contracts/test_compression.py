@@ -14,7 +14,7 @@ D = SHAPES.length
 
 
 class Student:
-    """A model of which 24 parameters determine the outputs for 8 examples of 3 classes."""
+    """A model; 24 of its parameters determine the outputs for 8 examples of 3 classes."""
 
     def outputs(self, models):
         return models[:, :24].reshape(-1, 8, 3).tanh()

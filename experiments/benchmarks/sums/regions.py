@@ -80,7 +80,7 @@ class Meter(Wire):
 
 
 def of_cohort(clients: int) -> Session:
-    """Returns the session of a cohort of which one client in `LOST` drops out."""
+    """Returns the session of a cohort in which one client in `LOST` drops out."""
     ids = np.arange(clients)
     leaves = np.where(ids % LOST == 0, int(Leaves.BEFORE_MASKING), int(Leaves.NEVER))
     return Session(1, 0, bytes(32), ids, leaves)

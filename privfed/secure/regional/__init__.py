@@ -30,13 +30,12 @@ theorem of `privfed.secure.masked` (for a server that follows the protocol, by t
 al. 2017 and Bell et al. 2020), the view of all parties except a region's coordinator is independent
 of the region's rows and noise, and that of the coordinator is a function of one sum of at least f
 survivors, its own (if it is malicious: one for each of its rosters, which have no honest client in
-common). The top session has pinned parties, the R coordinators (`SitePolicy`), of whom
-at most k collude, and each coordinator checks that at least T regions are included. So the server's
-view is a function of colluding coordinators' sums and of the total over the others: at least T - k
-regions.
+common). The top session has pinned parties, the R coordinators (`SitePolicy`); at most k of them
+collude, and each coordinator checks that at least T regions are included. So the server's view is a
+function of colluding coordinators' sums and of the total over the others: at least T - k regions.
 
 *Noise.* A region of m survivors has m - K m shares of its honest clients, less those of Byzantine
-clients, of whom there are at most b in all regions. With W survivors in the regions that count, W
+clients, at most b in all regions. With W survivors in the regions that count, W
 >= w f for w = T - k, 1 (one region) or T, at least (W (1 - K) - b) / M >= ((1 - K) w f - b) / (T f)
 of the noise is honest, since M <= T f; colluders are not subtracted for readers (K = 0). Further
 survivors add independent noise. Which regions are included depends on public dropouts and the

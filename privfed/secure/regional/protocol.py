@@ -153,7 +153,7 @@ class RegionalSums(SecureProtocol):
         return self.least_regions * self.masks.surviving_sites(sites // self.regions, tolerance)
 
     def site_noise(self, limits: Limits) -> SiteNoise:
-        """Returns the division of noise, of which that of w (f - s) sites counts.
+        """Returns the division of noise among sites; the noise of w (f - s) sites counts.
 
         f sites survive in each of T regions, at most s of them collude, and w regions count: T - k,
         or that of a client alone (`privfed.secure.regional`).

@@ -255,8 +255,8 @@ def test_a_row_of_an_own_model_is_its_predictions_after_distillation_and_trainin
         next(setup.algorithm.objective.prelude(params, setup.initial_state().objective))
     broadcast = {"params": params, **end.value.value}
     ids = np.array([0, 2])
-    rows, kept = own.train(ids, broadcast, None, setup.streams.at("shuffle", 1, ids))
-    assert kept is None
+    rows, state = own.train(ids, broadcast, None, setup.streams.at("shuffle", 1, ids))
+    assert state is None
     pupil, labels = own.objective.student, own.objective.compression
     start = own.network.initial_params[None]
     distilled = labels.distilled(pupil, start, broadcast[LABELS].view(5, 3).softmax(-1))
@@ -274,12 +274,12 @@ def test_own_models_are_stored_under_private(tmp_path):
 
 
 def test_bytes_are_those_of_predictions_and_check_says_so():
-    whole, labels, own = (check(small(*keys)) for keys in ((), LABELLED, OWN))
-    d = whole.forecast.parameters
+    updates, labels, models = (check(small(*keys)) for keys in ((), LABELLED, OWN))
+    d = updates.forecast.parameters
     assert labels.forecast.message == 15
     assert labels.forecast.up == 4 * 15 * 4.0
     assert labels.forecast.down == 4 * (d + 15) * 4.0
-    assert own.forecast.down == 4 * 15 * 4.0
+    assert models.forecast.down == 4 * 15 * 4.0
 
 
 def test_public_examples_are_no_longer_scored():

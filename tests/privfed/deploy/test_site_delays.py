@@ -49,7 +49,7 @@ class Clock:
 
 def contributes(worker, question, rounds, clock=None):
     """Whether a sum of clients' rows is in the site's row of each of `rounds`."""
-    late, found = worker.late, []
+    late, present = worker.late, []
     if clock:
         late.clock = clock
     due = late.due
@@ -57,11 +57,11 @@ def contributes(worker, question, rounds, clock=None):
         sums = []
         late.due = lambda *words, sums=sums: sums.append(due(*words)) or sums[-1]
         assert worker.row(Question(round, 0, question.exchange, question.state)).any(), "noise"
-        found.append(sums[0] is not None and bool(sums[0].any()))
+        present.append(sums[0] is not None and bool(sums[0].any()))
         if clock:
             clock.now += clock.step
     late.due = due
-    return found
+    return present
 
 
 def test_rows_come_in_every_third_round_and_noise_in_all(made):

@@ -1,4 +1,4 @@
-"""Sites with delays: in which rounds they have rows, of which models, and what that costs."""
+"""Sites with delays: their rounds, the models that they train, and the charge."""
 
 from dataclasses import replace
 
