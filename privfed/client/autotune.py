@@ -95,7 +95,7 @@ def fastest(
     """Returns the fastest training mode and chunk size that the configuration permits.
 
     Clients are looped if the network draws random numbers (dropout), or if PyTorch cannot batch it
-    over models (an LSTM). If `way` is "auto" and `memory` is None, they are also looped if two
+    over models (a plain RNN). If `way` is "auto" and `memory` is None, they are also looped if two
     models together have more than 2^25 parameters. If `memory` is given, a chunk size, also a
     requested one, is reduced to what fits in it. A chunk size that is left open is at most
     max(2 `cohort`, 2); without `memory`, chunks of several clients also have at most 2^25

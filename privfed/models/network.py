@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from privfed.data.federation import Examples
 from privfed.models.calling import channels_last, scoring
 from privfed.models.form import Form
 from privfed.models.loss import Loss
+from privfed.models.recurrent import StackedRecurrence, has_recurrence
 from privfed.models.sequence import (
     Factor,
     Layers,
@@ -142,8 +144,19 @@ class Network:
     def _stacked_call(self, parameters: Leaves, x: Tensor, mixed: int = 0) -> Tensor:
         if self._layers:
             return stacked_forward(self._layers, parameters, x, mixed)
-        out: Tensor = torch.func.vmap(lambda leaves, x: self._call(leaves, x, mixed))(parameters, x)
+        out: Tensor = self._over_models(
+            lambda leaves, x: self._call(leaves, x, mixed), parameters, x
+        )
         return out
+
+    def _over_models(self, function: Callable[..., Any], parameters: Leaves, x: Tensor) -> Any:
+        """Returns `function` of each model's parameters and examples, stacked over models."""
+        with StackedRecurrence() if self._recurrent else nullcontext():
+            return torch.func.vmap(function)(parameters, x)
+
+    @cached_property
+    def _recurrent(self) -> bool:
+        return has_recurrence(self.module)
 
     @cached_property
     def sequence(self) -> Layers | None:
@@ -262,7 +275,7 @@ class Network:
         """
         if features:
             if stacked:
-                outputs, inputs = torch.func.vmap(self._tapped)(leaves, x)
+                outputs, inputs = self._over_models(self._tapped, leaves, x)
                 return outputs, self._in_full_precision(inputs)
             outputs, inputs = self._tapped({name: leaf[0] for name, leaf in leaves.items()}, x[0])
             return outputs[None], self._in_full_precision(inputs)[None]

@@ -26,10 +26,10 @@ from experiments.benchmarks.work.growth import Growth, draw
 from experiments.benchmarks.work.measured import Measured, add_rows, read_rows
 from experiments.benchmarks.work.running import Running
 from experiments.benchmarks.work.task import Task
-from experiments.benchmarks.work.workloads import CNN, LOGISTIC, LSTM, TRANSFORMER, task
+from experiments.benchmarks.work.workloads import CNN, GRU, LOGISTIC, LSTM, TRANSFORMER, task
 
 TINY = LOGISTIC.with_("data.clients=12", "cohort.size=4", "data.features=5", "run.trainer=stacked")
-NETWORKS = [work.with_("data.clients=4", "cohort.size=2") for work in (CNN, TRANSFORMER, LSTM)]
+NETWORKS = [work.with_("data.clients=4", "cohort.size=2") for work in (CNN, TRANSFORMER, LSTM, GRU)]
 
 
 def test_a_task_survives_its_file(tmp_path):

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from experiments.benchmarks.work.characters import CausalTransformer, Recurrent
+from experiments.benchmarks.work.characters import CausalTransformer, Gated, Recurrent
 
 
 @dataclass(frozen=True)
@@ -106,5 +106,6 @@ MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
     "convolutional": convolutional,
     "transformer": CausalTransformer,
     "recurrent": Recurrent,
+    "gated": Gated,
 }
 """Constructors by name, from the shape of an example and the number of outputs."""

@@ -108,9 +108,14 @@ LSTM = Workload(
     3,
     workers=(2,),
     model="recurrent",
-    trainers=("loop",),
 )
-WORKLOADS = (LOGISTIC, CNN, TRANSFORMER, LSTM)
+GRU = replace(
+    LSTM,
+    name="GRU",
+    settings=tuple(text.replace(":Recurrent", ":Gated") for text in LSTM.settings),
+    model="gated",
+)
+WORKLOADS = (LOGISTIC, CNN, TRANSFORMER, LSTM, GRU)
 MANY = Workload(
     "many",
     (f"data.source={MADE_UP}:Many", "cohort.sampler=poisson", "cohort.size=100"),

@@ -228,14 +228,14 @@ def test_a_layer_that_cannot_be_batched_is_named():
     class Recurrent(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.cell, self.out = torch.nn.LSTM(8, 2, batch_first=True), torch.nn.Linear(2, 10)
+            self.cell, self.out = torch.nn.RNN(8, 2, batch_first=True), torch.nn.Linear(2, 10)
 
         def forward(self, x):
             return self.out(self.cell(x.view(-1, 8, 8))[0][:, -1])
 
     shown = " ".join(str(privfed.check(model=Recurrent(), rounds=1)).split())
     assert (
-        "cannot be stacked: PyTorch's vmap has no batched form of its layer 'cell' (LSTM))" in shown
+        "cannot be stacked: PyTorch's vmap has no batched form of its layer 'cell' (RNN))" in shown
     )
 
 

@@ -134,9 +134,9 @@ def test_commands_are_calls_in_python(tmp_path):
 
 
 class Recurrent(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, kind):
         super().__init__()
-        self.cell, self.out = torch.nn.LSTM(8, 2, batch_first=True), torch.nn.Linear(2, 10)
+        self.cell, self.out = kind(8, 2, batch_first=True), torch.nn.Linear(2, 10)
 
     def forward(self, x):
         return self.out(self.cell(x.view(-1, 8, 8))[0][:, -1])
@@ -157,10 +157,14 @@ SILOS = {
 @pytest.mark.parametrize(
     "model, sections, said",
     [
-        (Recurrent(), {"run": {"trainer": "stacked"}}, "batched form of its layer 'cell' (LSTM)"),
+        (
+            Recurrent(torch.nn.RNN),
+            {"run": {"trainer": "stacked"}},
+            "batched form of its layer 'cell' (RNN)",
+        ),
         (Branching(64, 10), {"run": {"trainer": "stacked"}}, "branches on values of its input"),
         (
-            Recurrent(),
+            Recurrent(torch.nn.LSTM),
             SILOS,
             "cannot be computed for these layers: 'cell' (LSTM); use other layers",
         ),
