@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -24,6 +24,7 @@ from torch import Tensor
 from privfed.client.batches import steps
 from privfed.client.device_memory import MARGIN, CudaMemory, memory_need
 from privfed.client.exchange import Broadcast
+from privfed.client.race import race, remembered
 from privfed.client.trainer import LocalTrainer, Way
 from privfed.core.errors import Refused
 from privfed.core.streams import Streams
@@ -39,11 +40,8 @@ _MOST = 1 << 25
 
 Training needs memory for several times as many numbers.
 """
-_REPEATS = 3
 _LOOPED = 4
 """Number of clients timed in a loop, over which the fixed cost of a call is averaged."""
-_TURNS = 5
-"""Number of measurements of each of two compared trainers."""
 _MOST_EXAMPLES = 32
 _SMALL = 10_000
 """Largest number of parameters at which the largest chunks are fastest for linear layers on a CPU.
@@ -124,10 +122,11 @@ def fastest(
         fitting = _fitting(trainer, ways, memory, held)
         most, chunk = min(most, fitting), min(chunk, fitting)
     options = _options(trainer, ways, chunk, most, bounded=not memory)
-    repeats = _REPEATS if options[1:] else 1
-    speeds = [_speed(trainer, kind, size, repeats, most) for kind, size in options]
-    best = min(speeds, key=lambda speed: speed.seconds)
-    return replace(best, unstacked=reason)
+    if not options[1:]:
+        return replace(_speed(trainer, *options[0], repeats=1, most=most), unstacked=reason)
+    seconds = _raced([(trainer, *option) for option in options], most)
+    best = min(range(len(options)), key=seconds.__getitem__)
+    return Speed(*options[best], seconds[best], unstacked=reason)
 
 
 def _ways(
@@ -241,16 +240,31 @@ def speedup(candidate: LocalTrainer, reference: LocalTrainer, speed: Speed, coho
 
     Both use the training mode and chunk size of `speed`, on synthetic clients: at most
     max(2 `cohort`, 2) if models are stacked, at most 4 in a loop.
-
-    The two trainers are timed in turn, so load on the machine affects both. The shortest time of
-    each counts, because load only lengthens times.
     """
-    most = max(2 * cohort, 2)
-    run, reference_run = (
-        _stopwatch(trainer, speed.way, speed.chunk, most) for trainer in (candidate, reference)
+    trainers = (candidate, reference)
+    contenders = [(trainer, speed.way, speed.chunk) for trainer in trainers]
+    ours, theirs = _raced(contenders, max(2 * cohort, 2))
+    return theirs / ours
+
+
+def _raced(contenders: Sequence[tuple[LocalTrainer, Way, int]], most: int) -> list[float]:
+    """Returns one client's seconds per step, for each trainer, mode and chunk size."""
+    question = {"contenders": [_described(*contender) for contender in contenders], "most": most}
+    return remembered(
+        question, lambda: race([_stopwatch(*contender, most) for contender in contenders])
     )
-    times = [(run(), reference_run()) for _ in range(_TURNS)]
-    return min(theirs for _, theirs in times) / min(ours for ours, _ in times)
+
+
+def _described(trainer: LocalTrainer, way: Way, chunk: int) -> dict[str, object]:
+    """Returns all that the speed of a contender depends on, apart from the machine."""
+    network, objective, examples = trainer.network, trainer.objective, trainer.federation.examples
+    return {
+        "way": [way, chunk, trainer.batch_size, torch.get_num_threads()],
+        "model": [repr(network.module), network.shapes, network.mixed, network.channels_last],
+        "device": network.initial_params.device,
+        "objective": [repr(type(objective)), objective.plain, objective.anchored],
+        "examples": [examples.x.shape[1:], examples.x.dtype, examples.y.shape[1:]],
+    }
 
 
 def _speed(trainer: LocalTrainer, way: Way, chunk: int, repeats: int, most: int) -> Speed:
