@@ -245,10 +245,13 @@ def clip_rows(rows: Tensor, clip: float, grid: float | None = None) -> BoundedRo
     usable = norms <= _LARGEST_NORM
     scale = (clip * _SLACK / norms).clamp(max=1.0).to(rows.dtype)
     clipped = torch.empty_like(rows, memory_format=torch.contiguous_format)
+    if grid is not None:
+        _refuse_grid(grid)
+        scale = scale * (1 / grid)  # exact, as the grid is a power of two
     for block in blocks(rows):  # each block remains in the cache
-        torch.mul(rows[:, block], scale, out=clipped[:, block])
+        part = torch.mul(rows[:, block], scale, out=clipped[:, block])
         if grid is not None:
-            _onto(grid, clipped[:, block])
+            toward_zero(part).mul_(grid)
     if not bool(usable.all()):
         clipped = torch.where(usable, clipped, 0.0)
     return BoundedRows(clipped, bound=float(clip))
@@ -282,10 +285,14 @@ def on_grid(bounded: BoundedRows, grid: float | None) -> BoundedRows:
 
 def _onto(grid: float, numbers: Tensor) -> Tensor:
     """Rounds `numbers` toward zero to multiples of `grid`, in place."""
-    if math.frexp(grid)[0] != 0.5:
-        raise ValueError(f"a grid of {grid!r} is not a power of two")
+    _refuse_grid(grid)
     numbers.mul_(1 / grid)  # exact, as the grid is a power of two
     return toward_zero(numbers).mul_(grid)
+
+
+def _refuse_grid(grid: float) -> None:
+    if math.frexp(grid)[0] != 0.5:
+        raise ValueError(f"a grid of {grid!r} is not a power of two")
 
 
 def toward_zero(numbers: Tensor) -> Tensor:

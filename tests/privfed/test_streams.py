@@ -41,6 +41,26 @@ def test_private_streams_read_the_operating_system_unless_simulated(stream, monk
     assert not np.array_equal(first, second)
 
 
+@pytest.mark.parametrize("count", [64, 1000])
+def test_many_words_expand_a_new_key_for_each_call(count, monkeypatch):
+    asked = []
+    real = os.urandom
+    monkeypatch.setattr(os, "urandom", lambda n: (asked.append(n), real(n))[1])
+    first, second = SECRET.at("noise", 1).bits(count), SECRET.at("noise", 1).bits(count)
+    assert asked == [32, 32]
+    assert not set(first.tolist()) & set(second.tolist())
+
+
+def test_expanded_words_are_uniform_and_repeat_no_block():
+    words = SECRET.at("noise", 1).bits(1 << 17)
+    blocks = words.reshape(-1, 2)
+    assert len(np.unique(blocks, axis=0)) == len(blocks)
+    counts = np.bincount(words.view(np.uint8), minlength=256)
+    assert stats.chisquare(counts).pvalue > 1e-6
+    of_bits = np.unpackbits(words.view(np.uint8)).reshape(-1, 64).sum(0)
+    assert (np.abs(of_bits - len(words) / 2) < 6 * np.sqrt(len(words) / 4)).all()
+
+
 def test_a_private_stream_has_no_seeded_generator():
     with pytest.raises(ValueError, match="private"):
         SECRET.at("noise").generator()

@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 
 from privfed.config.config import Config
+from privfed.core import streams as core_streams
 from privfed.core.streams import PRIVATE, SAVED_STREAMS, Keys, Streams
 from privfed.run import prepare
 from privfed.run.rates import with_rates
@@ -21,8 +22,8 @@ from privfed.secure.masked import unmasking
 
 @dataclass
 class Trace:
-    """`streams` names all requested streams; `given` holds the values that `os.urandom`
-    returned.
+    """`streams` names all requested streams; `given` holds the values that `os.urandom` returned,
+    and what was expanded from them at once.
     """
 
     streams: set[str] = field(default_factory=set)
@@ -62,7 +63,7 @@ class Traced(Keys):
 @contextlib.contextmanager
 def tracing() -> Iterator[Trace]:
     """Traces runs, without the seeded simulations on public examples that choose "auto" keys."""
-    trace, at, urandom = Trace(), Streams.at, os.urandom
+    trace, at, urandom, fresh = Trace(), Streams.at, os.urandom, core_streams._fresh
     pair, self_key = primitives.KeyPair.__init__, masking_client.self_key
 
     def asked(self: Streams, stream: str, *rest, **named) -> Traced:
@@ -86,6 +87,13 @@ def tracing() -> Iterator[Trace]:
         trace.given.add(found)
         return found
 
+    def expanded(count: int) -> np.ndarray:
+        before = len(trace.given)
+        words = fresh(count)
+        assert len(trace.given) == before + (count > 0), "no new bytes of the operating system"
+        trace.given.add(words.tobytes())
+        return words
+
     def paired(self, private) -> None:
         trace.secrets.append(bytes(private))
         pair(self, private)
@@ -98,6 +106,7 @@ def tracing() -> Iterator[Trace]:
         mock.patch.object(Streams, "at", asked),
         mock.patch.object(prepare, "with_rates", chosen),
         mock.patch.object(os, "urandom", given),
+        mock.patch.object(core_streams, "_fresh", expanded),
         mock.patch.object(primitives.KeyPair, "__init__", paired),
         mock.patch.object(masking_client, "self_key", masked),
         mock.patch.object(unmasking, "self_key", masked),
