@@ -252,7 +252,7 @@ def clip_rows(rows: Tensor, clip: float, grid: float | None = None) -> BoundedRo
         part = torch.mul(rows[:, block], scale, out=clipped[:, block])
         if grid is not None:
             toward_zero(part).mul_(grid)
-    if not bool(usable.all()):
+    if rows.device.type != "cpu" or not bool(usable.all()):  # a GPU does not wait for the mask
         clipped = torch.where(usable, clipped, 0.0)
     return BoundedRows(clipped, bound=float(clip))
 

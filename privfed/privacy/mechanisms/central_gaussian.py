@@ -125,8 +125,13 @@ class CentralGaussian(AdaptiveClip):
     def _noised_blocks(
         self, total: BoundedSum, keys: Keys, part: slice
     ) -> Iterator[tuple[slice, Tensor]]:
-        """Yields the sum in `part` block by block: a block's slice, and its noised numbers."""
+        """Yields the sum in `part` block by block: a block's slice, and its noised numbers.
+
+        On a GPU there is one block, whose noise is drawn while the GPU still trains: a copy to it
+        waits for all of its earlier work.
+        """
         std, batch = self._noise() * total.bound, _BATCH_SIZE * torch.get_num_threads()
+        batch = batch if total.total.device.type == "cpu" else max(len(total.total), 1)
         for start in range(part.start, part.stop, batch):
             block = slice(start, min(start + batch, part.stop))
             noise = gaussian_on_grid(keys.beginning(start), std, block.stop - start)
