@@ -25,6 +25,7 @@ SHORT: dict[str, list[str]] = {
     "scaling": ["--repeats", "9"],
     "scale.bottlenecks": ["--clients", "100000", "--parameters", "1e7"],
     "scale.reading_ahead": ["--clients", "50000", "--turns", "5"],
+    "ten_runs": ["--runs", "3", "--rounds", "3"],
     "choices": ["--runs", "3"],
     "workers": ["--repeats", "1"],
     "local_training": ["--rounds", "15"],
