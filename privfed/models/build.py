@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from privfed.core.errors import Broken, Refused
 from privfed.core.streams import Keys, drawing_alone, seed_draws
-from privfed.core.vector import Shapes
+from privfed.core.vector import Shapes, all_finite
 from privfed.data.federation import Examples
 from privfed.data.inputs import synthetic_inputs
 from privfed.models.adapters import adapt_model
@@ -92,7 +92,7 @@ def build_network(
             "parameters (model.frozen), or keep fewer local (model.local)"
         )
     flat = shapes.flatten({**dict(module.named_parameters()), **dict(module.named_buffers())})
-    if not bool(flat.isfinite().all()):
+    if not all_finite(flat):
         raise Refused(
             "model.name: the model's initial parameters are not all finite; correct its "
             "initialisation, or model.init"

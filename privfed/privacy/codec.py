@@ -70,7 +70,8 @@ def rounded_double(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
     tied, rests, squared = [], [], 0.0
     for start in range(0, len(row), _ROUNDING_BLOCK):
         place = slice(start, start + _ROUNDING_BLOCK)
-        scaled, numbers = row[place] * (_PARTS / step), whole_steps[place]
+        scaled = np.multiply(row[place], _PARTS / step, dtype=np.float64)
+        numbers = whole_steps[place]
         numbers[:] = floored = np.floor(scaled)
         numbers += drawn[place][: len(scaled)].astype(np.int64)
         last = numbers.astype(np.uint16)
@@ -117,7 +118,8 @@ def rounded_single(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
 def squared_norm(row: Row) -> float:
     """Returns the squared norm of `row` `[d]`, computed in blocks."""
     parts = (row[start : start + _ROUNDING_BLOCK] for start in range(0, len(row), _ROUNDING_BLOCK))
-    return sum(float(np.dot(part, part)) for part in parts)
+    doubles = (part.astype(np.float64, copy=False) for part in parts)
+    return sum(float(np.dot(part, part)) for part in doubles)
 
 
 def sixteen_bits(keys: Keys, count: int) -> NDArray[np.uint16]:
@@ -220,7 +222,6 @@ class Codec:
         if row.shape != (self.length,):
             raise ValueError(f"the row has shape {row.shape}; expected ({self.length},)")
         single = self.single and row.dtype == np.float32
-        row = row if single else row.astype(np.float64, copy=False)
         norm = math.sqrt(squared_norm(row))
         if not norm <= self.clip * (1 + (1e-3 if single else 1e-12)):
             raise ValueError(f"the row has norm {norm}; expected at most the clip, {self.clip}")

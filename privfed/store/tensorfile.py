@@ -21,6 +21,7 @@ from accounting import durable, regular
 from accounting.documents import from_json
 from privfed.core.deferred import Tensor, torch
 from privfed.core.errors import Broken, private_text, public_text, unreadable
+from privfed.core.vector import all_finite
 
 _TYPES = {
     "torch.int64": "I64",
@@ -36,7 +37,7 @@ _TYPES = {
 }
 """The format's name of each dtype, in the order in which a file has them."""
 _BATCH_SIZE = 1 << 20
-"""Number of tensor elements that are written or checked at once."""
+"""Number of tensor elements that are written at once."""
 
 
 def file_parts(
@@ -141,8 +142,7 @@ def unpack(
       Refused: if this process may not read the file.
     """
     tensors, about = _read(path, "pt", str(device))
-    parts = (part for each in tensors.values() for part in each.reshape(-1).split(_BATCH_SIZE))
-    if finite and not all(bool(part.isfinite().all()) for part in parts):
+    if finite and not all(map(all_finite, tensors.values())):
         raise _not_finite(path)
     # Clones are in memory that torch aligned; other alignments change the last bits of products.
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}

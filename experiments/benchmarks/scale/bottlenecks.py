@@ -93,8 +93,8 @@ def long_model(parameters: int, rounds: int, *settings: str) -> Scale:
         (
             "data.source=experiments.benchmarks.work.synthetic:Many",
             "data.clients=64",
-            "cohort.sampler=fixed_size",
             f"cohort.size={COHORT}",
+            "client.lr=0.1",
             "model.name=mlp",
             f"model.hidden=[{width},{width}]",
             "run.checkpoint_every=1",

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from accounting.documents import from_json
 from privfed.client.exchange import Exchange
-from privfed.core.vector import Layout
+from privfed.core.vector import Layout, all_finite
 from privfed.deploy.files.keys import PublicKey, SiteKey
 from privfed.privacy.mechanism import PublicState
 from privfed.round.algorithm import Algorithm, TrainingState
@@ -210,7 +210,7 @@ class SealedSums:
         if not site.verifies(signature, self._signed(plain)):
             raise BadMessage("wrong signature", "the sum is not signed by its site")
         total = torch.from_numpy(np.frombuffer(plain, _TYPE).astype(np.float64))
-        if not bool(total.isfinite().all()):
+        if not all_finite(total):
             raise BadMessage("wrong row", "the sum is not finite")
         return total
 

@@ -136,7 +136,7 @@ class CentralGaussian(AdaptiveClip):
             block = slice(start, min(start + batch, part.stop))
             noise = gaussian_on_grid(keys.beginning(start), std, block.stop - start)
             sums = total.total[block]
-            yield block, sums + torch.from_numpy(noise).to(sums)
+            yield block, torch.from_numpy(noise).to(sums).add_(sums)
 
     def release(
         self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
@@ -150,7 +150,7 @@ class CentralGaussian(AdaptiveClip):
         released = total.total.new_empty(length, dtype=torch.float32)
         for block, sums in noised:
             last = sums[-1:]
-            released[block] = sums / divisor
+            torch.div(sums, divisor, out=released[block])
         if not self.adaptive_clip:
             return released, state
         return released[:-1], self._adapted(float(last[0]), divisor, state)

@@ -16,10 +16,12 @@ the quantile by up to 9e-15). Whichever is used, the same bits are returned.
 
 from __future__ import annotations
 
+import functools
 import math
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,9 +183,8 @@ def _quickly(words: Words, scale: float) -> tuple[Reals, Indices]:
     """
     low = words >> np.uint64(1)
     value = low.view(np.int64).astype(np.float64)
-    value += 0.5
-    outer = np.flatnonzero(low < _CENTRAL)
-    tails = value[outer] * 2.0**-64
+    outer = np.flatnonzero(low < _CENTRAL)  # from there on, adding 0.5 would be rounded away
+    tails = (value[outer] + 0.5) * 2.0**-64
     value *= -(2.0**-63)
     value += 1.0
     torch.erfinv(torch.from_numpy(value), out=torch.from_numpy(value))
@@ -191,14 +192,14 @@ def _quickly(words: Words, scale: float) -> tuple[Reals, Indices]:
     value[outer] = ndtri(tails)
     value *= scale
     rounded = np.rint(value)
-    np.subtract(value, rounded, out=value)
+    value -= rounded
     np.abs(value, out=value)
     near = value >= 0.5 - _MOST_SLACK * scale
-    near |= low < _LIKELY
+    near[outer[low[outer] < _LIKELY]] = True
     unsure = np.flatnonzero(near)
     value, slack = _scaled_quantiles(words[unsure], scale)
     rounded[unsure] = -np.rint(value)
-    signs = words << np.uint64(63)
+    signs = np.left_shift(words, np.uint64(63), out=low)
     rounded.view(np.uint64)[:] ^= signs  # no value is above zero
     rounded += 0.0  # -0.0 would reveal a row's sign
     return rounded, unsure[_doubtful(words[unsure], value, slack)]
@@ -235,11 +236,7 @@ def _exactly(words: Words, further: Words, scale: float, shifts: Reals) -> NDArr
     boundary nearest to the double-precision value is in doubt. Without a shift it is the boundary
     of the number's magnitude, so that both signs round alike.
     """
-    import mpmath  # imported here: few runs have a draw in doubt
-
-    exact = mpmath.mp.clone()  # the precision of `mpmath.mp` is shared by all threads
-    exact.dps = 80
-    rounded = np.empty(len(words))
+    exact, rounded = _digits(threading.get_ident()), np.empty(len(words))
     rows = zip(words.tolist(), further.tolist(), shifts.tolist(), strict=True)
     over, half = 1 / (exact.mpf(scale) * exact.sqrt(2)), exact.mpf(0.5)
     for place, (word, bits, shift) in enumerate(rows):
@@ -252,6 +249,16 @@ def _exactly(words: Words, further: Words, scale: float, shifts: Reals) -> NDArr
         beyond = 2 * upper < exact.erfc((below + half + shift) * over)
         rounded[place] = below + beyond
     return np.where(shifts > 0.0, rounded, _signed(words, rounded)) + 0.0
+
+
+@functools.lru_cache(maxsize=64)
+def _digits(thread: int) -> Any:
+    """Returns numbers of 80 digits for one `thread`: their precision varies while they compute."""
+    import mpmath  # imported here: few runs have a draw in doubt
+
+    exact = mpmath.mp.clone()  # in a millisecond
+    exact.dps = 80
+    return exact
 
 
 def _signed(words: Words, sizes: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -243,8 +243,7 @@ class MaskingClient(ClientMemory):
         x_u is this client's row with its noise, b_u its self-mask's seed, s_uv its secret with v.
         """
         masks = Expander(self._expected.codec.length, self._expected.codec.bits)
-        total = masks.zeros()
-        total += self._row().astype(masks.word)
+        total = self._row().astype(masks.word)
         if self._noise:
             self._noise.add(total, self._expected_parties, self._layers)
         masks.apply(total, self_key(self._agreed, self._seed))

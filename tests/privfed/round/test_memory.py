@@ -27,7 +27,7 @@ class Allocated(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.bytes = self.largest = 0
+        self.bytes = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         given = {tensor.untyped_storage().data_ptr() for tensor in _tensors((args, kwargs or {}))}
@@ -36,7 +36,6 @@ class Allocated(TorchDispatchMode):
             storage = tensor.untyped_storage()
             if tensor.numel() > LONG // 2 and storage.data_ptr() not in given:
                 self.bytes += storage.nbytes()
-                self.largest = max(self.largest, storage.nbytes())
         return results
 
 
@@ -87,9 +86,10 @@ def test_averages_and_checks_make_nothing_long_beside_their_result():
     long = torch.zeros(1 << 22)
     with Allocated() as allocated:
         assert all_finite(long)
-    assert 0 < allocated.largest <= long.nbytes // 4
-    long[-1] = float("nan")
-    assert not all_finite(long)
+    assert not allocated.bytes
+    for place, spoiled in ((-1, "nan"), (LONG, "inf"), (0, "-inf"), (7, "nan")):
+        long.zero_()[place] = float(spoiled)
+        assert not all_finite(long)
     assert all_finite(torch.zeros(0))
 
 
