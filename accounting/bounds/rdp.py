@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import dp_accounting
 import numpy as np
 from absl import logging as absl_logging
-from dp_accounting import rdp as library
 
 from accounting.bounds.allocation_divergence import allocation_divergences
 from accounting.bounds.integer_noise import (
     discrete_gaussian_divergence,
     skellam_divergence,
 )
+from accounting.bounds.library import dp_accounting
+from accounting.bounds.library import rdp as library
 from accounting.bounds.poisson_sampling import poisson_sampled
 from accounting.bounds.several_sites import likely_divergences, split
 from accounting.bounds.without_replacement import wor_divergence

@@ -9,6 +9,7 @@ from dp_accounting.pld import privacy_loss_distribution as library
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from lanes import every_case
+from scipy import stats
 
 from accounting.accountants import epsilon, supports
 from accounting.bounds import pld
@@ -165,6 +166,15 @@ def test_losses_of_sampled_gaussians_are_the_librarys(rate, z):
     for delta in (1e-9, 1e-5, 0.1):
         wanted = pytest.approx(theirs.get_epsilon_for_delta(delta), rel=1e-12)
         assert ours.get_epsilon_for_delta(delta) == wanted
+
+
+@every_case("std", [0.4, 3.2895, 60.0])
+def test_normal_probabilities_are_scipys_to_the_last_bit(std):
+    ours, theirs = pld._Normal(std), stats.norm(scale=std)
+    points = np.concatenate([np.linspace(-40, 40, 1001) * std, [-np.inf, np.inf]])
+    assert np.array_equal(ours.cdf(points), theirs.cdf(points))
+    assert np.array_equal(ours.logcdf(points), theirs.logcdf(points))
+    assert all(ours.ppf(each) == theirs.ppf(each) for each in (0.5 * math.exp(-50), 1e-9, 0.3))
 
 
 def test_no_noise_and_no_mechanism_are_infinite():
