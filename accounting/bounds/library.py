@@ -12,9 +12,7 @@ import operator
 import sys
 from typing import Any
 
-import absl.logging  # noqa: F401  (imported first, so the modules are replaced for 0.02 s only)
-import attr  # noqa: F401
-import scipy.fft
+import scipy.fft  # with the next two, imported before the others are replaced
 import scipy.optimize
 import scipy.special  # noqa: F401
 

@@ -14,6 +14,7 @@ from scipy import stats
 from accounting.accountants import epsilon, supports
 from accounting.bounds import pld
 from accounting.bounds.loss_tails import LossTails
+from accounting.bounds.sampled_gaussian import sampled_divergences
 from accounting.errors import Unaccountable
 from accounting.events import Event
 from accounting.guarantee import guarantee, refuse_unaccountable
@@ -166,6 +167,16 @@ def test_losses_of_sampled_gaussians_are_the_librarys(rate, z):
     for delta in (1e-9, 1e-5, 0.1):
         wanted = pytest.approx(theirs.get_epsilon_for_delta(delta), rel=1e-12)
         assert ours.get_epsilon_for_delta(delta) == wanted
+
+
+@every_case("rate", [1e-9, 1e-3, 0.3, 0.99, 1 - 1e-12])
+@every_case("z", [0.1, 0.7, 3.2895, 20.0, 1e4])
+def test_divergences_of_sampled_gaussians_are_the_librarys(rate, z):
+    """The same orders are infinite, since the library's sums do not converge there."""
+    accountant = dp_accounting.rdp.RdpAccountant()
+    accountant.compose(dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(z)))
+    ours = sampled_divergences(rate, z, accountant.orders)
+    np.testing.assert_allclose(ours, accountant.rdp, rtol=1e-13, atol=1e-14)
 
 
 @every_case("std", [0.4, 3.2895, 60.0])
