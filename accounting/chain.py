@@ -90,8 +90,8 @@ def sealed(previous: str, body: Mapping[str, Any]) -> tuple[bytes, Link]:
 
 
 def _following(previous: str, line: bytes, path: object, number: int) -> Link:
-    if found := _CHARGE.fullmatch(line):
-        event, stated, round = found.groups()
+    if charge := _CHARGE.fullmatch(line):
+        event, stated, round = charge.groups()
         link: Link = {
             "event": int(event),
             "hash": stated.decode(),

@@ -31,11 +31,13 @@ def sampled_divergences(rate: float, noise_multiplier: float, orders: Numbers) -
       orders: orders of the divergences, above 1.
     """
     moments = np.full(len(orders), np.inf)
-    whole = orders == np.floor(orders)
-    moments[whole] = [_at_integer(rate, noise_multiplier, int(order)) for order in orders[whole]]
+    integer = orders == np.floor(orders)
+    moments[integer] = [
+        _at_integer(rate, noise_multiplier, int(order)) for order in orders[integer]
+    ]
     for steps in _STEPS:
-        left = ~whole & np.isinf(moments)
-        moments[left] = _at_fractions(rate, noise_multiplier, orders[left][:, None], steps)
+        unsolved = ~integer & np.isinf(moments)
+        moments[unsolved] = _at_fractions(rate, noise_multiplier, orders[unsolved][:, None], steps)
     return np.asarray(moments / (orders - 1))
 
 
