@@ -11,7 +11,8 @@ import math
 from typing import Any
 
 import numpy as np
-from dp_accounting.pld.pld_pmf import DensePLDPmf
+
+from accounting.bounds.library import pld_pmf
 
 _NEARLY = 1e-9
 """Upper bound on the difference between numpy's logarithm and the C library's, which decides."""
@@ -28,7 +29,7 @@ class LossTails:
         directions = [distribution._pmf_remove]
         if not distribution._symmetric:
             directions.append(distribution._pmf_add)
-        dense = all(type(each) is DensePLDPmf for each in directions)
+        dense = all(type(each) is pld_pmf.DensePLDPmf for each in directions)
         self._tails = [_Tail(each) for each in directions] if dense else []
 
     def epsilon(self, delta: float) -> float:
@@ -42,7 +43,7 @@ class LossTails:
 class _Tail:
     """Tail probabilities of the privacy losses in one direction, under either neighbour."""
 
-    def __init__(self, pmf: DensePLDPmf) -> None:
+    def __init__(self, pmf: pld_pmf.DensePLDPmf) -> None:
         self._probabilities = np.flip(pmf._probs)
         self._step = pmf._discretization
         self._largest = (pmf._lower_loss + len(self._probabilities) - 1) * self._step

@@ -6,15 +6,17 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from dp_accounting.pld import privacy_loss_distribution as library
-from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
-from scipy.stats import binom
+from scipy.special import log_ndtr, ndtr, ndtri
 
 from accounting.bounds import random_allocation
 from accounting.bounds.closed import composed, gaussian_epsilon
+from accounting.bounds.library import privacy_loss_distribution as library
+from accounting.bounds.library import privacy_loss_mechanism as mechanisms
+from accounting.bounds.library import stats
 from accounting.bounds.loss_tails import LossTails
 from accounting.bounds.rdp import reach
 from accounting.bounds.several_sites import largest_loss, losses
@@ -99,21 +101,42 @@ def _truncated(release: TruncatedPoisson, grid: float) -> Any:
     slightly tighter p for one n.)
     """
     q, z = release.rate, release.of.noise_multiplier
-    cut = float(binom.sf(release.cap - 1, release.clients - 1, q))
+    cut = float(stats.binom.sf(release.cap - 1, release.clients - 1, q))
     uncut = _gaussian(z, q, grid)
     if cut == 0.0:
         return uncut
     return _gaussian(z / 2, q, grid).compute_mixture(uncut, min(cut * (1 + 1e-9), 1.0))
 
 
-class SampledGaussian(GaussianPrivacyLoss):  # type: ignore[misc]
+@dataclass(frozen=True)
+class _Normal:
+    """`scipy.stats.norm(scale=std)`, equal to the last bit, without importing `scipy.stats`."""
+
+    std: float
+
+    def cdf(self, x: Any) -> Any:
+        return ndtr(x / self.std)
+
+    def logcdf(self, x: Any) -> Any:
+        return log_ndtr(x / self.std)
+
+    def ppf(self, probability: float) -> Any:
+        return ndtri(probability) * self.std
+
+
+class SampledGaussian(mechanisms.GaussianPrivacyLoss):  # type: ignore[misc]
     """dp-accounting's privacy loss of subsampled Gaussian noise, vectorised over epsilon."""
+
+    def __init__(self, std: float, rate: float, adjacency: Any) -> None:
+        mechanisms.AdditiveNoisePrivacyLoss.__init__(self, 1, False, rate, adjacency)
+        self._standard_deviation, self._gaussian_random_variable = std, _Normal(std)
+        self._pessimistic_estimate, self._log_mass_truncation_bound = True, -50
 
     def get_delta_for_epsilon(self, epsilon: Any) -> Any:
         """Returns hockey-stick divergences at `epsilon`, as dp-accounting does up to rounding."""
         if np.ndim(epsilon) == 0 or self.sampling_prob == 1.0:
             return super().get_delta_for_epsilon(epsilon)
-        epsilons, adds = np.asarray(epsilon), self.adjacency_type == AdjacencyType.ADD
+        epsilons, adds = np.asarray(epsilon), self.adjacency_type == mechanisms.AdjacencyType.ADD
         edge = math.log1p(-self.sampling_prob)
         inside = epsilons < -edge if adds else epsilons > edge
         deltas = np.zeros(len(epsilons))
@@ -126,7 +149,7 @@ class SampledGaussian(GaussianPrivacyLoss):  # type: ignore[misc]
 
     def _inverses(self, epsilons: np.ndarray) -> np.ndarray:
         """Returns `inverse_privacy_loss` of each of `epsilons`, which the loss must attain."""
-        adds, rate = self.adjacency_type == AdjacencyType.ADD, self.sampling_prob
+        adds, rate = self.adjacency_type == mechanisms.AdjacencyType.ADD, self.sampling_prob
         signed = -epsilons if adds else epsilons
         near = np.isclose(signed, math.log(1 - rate), rtol=1e-8, atol=0.0) | (signed == 0.0)
         first, second = signed + np.log(1 / rate), np.log(1 / rate - 1)
@@ -142,9 +165,9 @@ class SampledGaussian(GaussianPrivacyLoss):  # type: ignore[misc]
 
 
 def _gaussian(z: float, rate: float, grid: float) -> Any:
-    def masses(adjacency: AdjacencyType) -> Any:
+    def masses(adjacency: Any) -> Any:
         return library._create_pld_pmf_from_monotone_privacy_loss(
-            SampledGaussian(z, sampling_prob=rate, adjacency_type=adjacency),
+            SampledGaussian(z, rate, adjacency),
             pessimistic_estimate=True,
             value_discretization_interval=grid,
             use_connect_dots=True,

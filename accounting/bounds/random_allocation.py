@@ -66,9 +66,9 @@ import math
 from typing import Any
 
 import numpy as np
-from dp_accounting.pld import pld_pmf
-from dp_accounting.pld import privacy_loss_distribution as library
 
+from accounting.bounds.library import pld_pmf
+from accounting.bounds.library import privacy_loss_distribution as library
 from accounting.bounds.spread import Numbers, Spread, added, lognormal, regridded
 
 _FINENESS = 40

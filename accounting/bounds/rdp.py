@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
-import dp_accounting
 import numpy as np
-from absl import logging as absl_logging
-from dp_accounting import rdp as library
 
 from accounting.bounds.allocation_divergence import allocation_divergences
 from accounting.bounds.integer_noise import (
     discrete_gaussian_divergence,
     skellam_divergence,
 )
+from accounting.bounds.library import dp_accounting
+from accounting.bounds.library import rdp as library
 from accounting.bounds.poisson_sampling import poisson_sampled
+from accounting.bounds.sampled_gaussian import sampled_divergences
 from accounting.bounds.several_sites import likely_divergences, split
 from accounting.bounds.without_replacement import wor_divergence
 from accounting.choosing.private_selection import selected_divergences
@@ -71,7 +70,6 @@ def _likely_curve(release: Any) -> np.ndarray:
 def _curve(release: Known, few: tuple[float, ...] | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Returns orders (`few`, or dp-accounting's) and the Rényi divergences at them, rounded up."""
     accountant = library.RdpAccountant(few)
-    most: np.ndarray | float = math.inf
     match release:
         case RepeatAndSelect(of=releases, repetitions=repetitions):
             once = np.sum([count * _curve(part, few)[1] for part, count in releases], axis=0)
@@ -89,18 +87,18 @@ def _curve(release: Known, few: tuple[float, ...] | None = None) -> tuple[np.nda
         case Skellam() | DiscreteGaussians() | PoissonSampled(of=Skellam() | DiscreteGaussians()):
             curve = [_between(release, order) for order in accountant.orders]
             return accountant.orders, np.array(curve) + _ROUNDING
-        case PoissonSampled(rate=q, of=Gaussian(noise_multiplier=z)):
-            event: dp_accounting.DpEvent = dp_accounting.PoissonSampledDpEvent(
-                q, dp_accounting.GaussianDpEvent(z)
-            )
+        case PoissonSampled(rate=q, of=Gaussian(noise_multiplier=z)) if 0.0 < q < 1.0 and z:
             # Divergences are quasi-convex, so a sample is no worse than full participation. The
-            # library returns infinity at fractional orders where its series does not converge.
-            most = np.asarray(accountant.orders) / (2 * z * z) if z else math.inf
+            # sum is infinite at fractional orders where its series does not converge.
+            most = accountant.orders / (2 * z * z)
+            sampled = np.clip(sampled_divergences(q, z, accountant.orders), 0.0, most)
+            return accountant.orders, sampled + _ROUNDING
+        case PoissonSampled(rate=q, of=Gaussian(noise_multiplier=z)):
+            gaussian = dp_accounting.GaussianDpEvent(z)
+            accountant.compose(dp_accounting.PoissonSampledDpEvent(q, gaussian))
         case Gaussian(noise_multiplier=z):
-            event = dp_accounting.GaussianDpEvent(z)
-    with _quiet_library():
-        accountant.compose(event)
-    return accountant.orders, np.clip(accountant.rdp, 0.0, most) + _ROUNDING
+            accountant.compose(dp_accounting.GaussianDpEvent(z))
+    return accountant.orders, np.clip(accountant.rdp, 0.0, math.inf) + _ROUNDING
 
 
 def _between(release: Any, order: float) -> float:
@@ -136,15 +134,3 @@ def integer_divergence(release: Any, order: float) -> float:
         case DiscreteGaussians(std=s, clients=n, l2=l2, l1=l1, length=d, exchanges=exchanges):
             return exchanges * discrete_gaussian_divergence(order, s, n, l2, l1, d)
     raise TypeError(f"{release!r} has no noise on integers")
-
-
-@contextmanager
-def _quiet_library() -> Iterator[None]:
-    """Returns a context without the library's warnings about orders that did not converge."""
-    set_level: Callable[[int], None] = absl_logging.set_verbosity
-    before = absl_logging.get_verbosity()
-    set_level(absl_logging.ERROR)
-    try:
-        yield
-    finally:
-        set_level(before)

@@ -51,13 +51,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from dp_accounting.pld import pld_pmf
-from dp_accounting.pld import privacy_loss_distribution as library
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, logsumexp, ndtr
-from scipy.stats import binom
 
+from accounting.bounds.library import pld_pmf, stats
+from accounting.bounds.library import privacy_loss_distribution as library
 from accounting.errors import Unaccountable
 from accounting.noises import DiscreteGaussians, Gaussian, Noise, Skellam
 from accounting.releases import PoissonSampled, Repeated, SeveralSites
@@ -167,8 +166,8 @@ def _log_weights(sites: int, rate: float) -> Numbers:
     The mass of large counts that together are less likely than `_NEGLIGIBLE` is moved to `sites`.
     """
     counts = np.arange(sites + 1)
-    log_weights = np.asarray(binom.logpmf(counts, sites, rate))
-    beyond = binom.logsf(counts, sites, rate)
+    log_weights = np.asarray(stats.binom.logpmf(counts, sites, rate))
+    beyond = stats.binom.logsf(counts, sites, rate)
     last = int(np.argmax(beyond <= math.log(_NEGLIGIBLE)))
     if last < sites - 1:
         log_weights[last + 1 :] = -np.inf

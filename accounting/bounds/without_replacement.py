@@ -11,14 +11,11 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from typing import TYPE_CHECKING
+from decimal import MAX_EMAX, MIN_EMIN, Decimal, localcontext
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
-
-if TYPE_CHECKING:
-    import mpmath
 
 _DIFFERENCES = 256
 """Largest i whose term uses central moments; later terms use the theorem's simpler bound."""
@@ -85,27 +82,26 @@ def _log_central(z: float) -> NDArray[np.float64]:
     faster than l^l, the largest term dominates. The precision is increased by the digits that this
     cancellation removes.
     """
-    import mpmath  # imported here, since no other sampler needs it
-
     count = _DIFFERENCES + 2
     lost = count * (0.31 + max(math.log10(z), 0.0))
     lost += min(0.22 * count**2 / z**2, count * math.log10(count))
-    with mpmath.workdps(40 + int(lost)):
-        moments = _moments(mpmath.exp(1 / mpmath.mpf(z) ** 2), count)
+    with localcontext(prec=40 + int(lost), Emax=MAX_EMAX, Emin=MIN_EMIN) as context:
+        moments = _moments((1 / Decimal(z) ** 2).exp(), count)
         central = [moments[0]]
         for _ in range(count):
             moments = [after - before for before, after in itertools.pairwise(moments)]
             central.append(abs(moments[0]))
-    return np.array([float(mpmath.log(value)) if value else -math.inf for value in central])
+        context.prec = 40
+        return np.array([float((+value).ln()) if value else -math.inf for value in central])
 
 
-def _moments(step: mpmath.mpf, count: int) -> list[mpmath.mpf]:
+def _moments(step: Decimal, count: int) -> list[Decimal]:
     """Returns the moments M(x) = exp(x (x - 1) / (2 z^2)) at x = 0, ..., count.
 
     `step` is exp(1 / z^2), and M(x + 1) = M(x) step^x: at this precision a product costs a
     hundredth of an exponential.
     """
-    growth = step**0
+    growth = Decimal(1)
     moments = [growth]
     for _ in range(count):
         moments.append(moments[-1] * growth)

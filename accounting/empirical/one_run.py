@@ -20,7 +20,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.stats import binom
 
 from accounting.errors import Unaccountable
 
@@ -44,6 +43,8 @@ class Guesses:
         >>> round(Guesses(100, 20, 20).p_value(0.0, 0.0) * 2**20, 6)
         1.0
         """
+        from scipy.stats import binom  # imported here, since plans without canaries do not need it
+
         rate = 1 / (1 + math.exp(-epsilon))
         beta = float(binom.sf(self.right - 1, self.made, rate))
         if not delta or not self.right:

@@ -2,6 +2,7 @@
 
 python -m experiments.benchmarks.start_up --repeats 5
 
+Plans, an audit of 10^5 charges and a list of 500 runs are timed without the imports of the process.
 Modules are compiled once, as those of an installation are, into a folder of the benchmark's own.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -19,6 +21,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from accounting import chain
+from accounting.ledger import Ledger
+
 NOTHING, REFERENCE = "pass", "import torch"
 FIRST_ROUND = "privfed train, to its first round"
 AIM = 2.0
@@ -26,6 +31,44 @@ AIM = 2.0
 _PRIVFED = ("-m", "privfed")
 _RUN = ("run.rounds=3", "data.clients=100", "cohort.size=20", "privacy.delta=1e-3")
 _TRAIN = (*_PRIVFED, "train", "--set", "run.rounds=1", "--out")
+
+
+_CHARGES, _FOLDERS = 100_000, 500
+_CYCLIC = ("cohort.sampler=cyclic", "cohort.separation=10", "cohort.size=0")
+_PLANS = {
+    "check": (),
+    "check, 500 canaries": ("audit.canaries=500",),
+    "check, banded": (*_CYCLIC, "privacy.mechanism=banded"),
+    "check, blt": (*_CYCLIC, "privacy.mechanism=blt"),
+}
+_WITHOUT_IMPORTS = """
+import builtins, importlib, sys, time
+
+importing, spent = False, 0.0
+
+def timed(load):
+    def loaded(*arguments, **named):
+        global importing, spent
+        if importing:
+            return load(*arguments, **named)
+        importing, began = True, time.process_time()
+        try:
+            return load(*arguments, **named)
+        finally:
+            importing, spent = False, spent + time.process_time() - began
+    return loaded
+
+builtins.__import__, importlib.import_module = map(
+    timed, (builtins.__import__, importlib.import_module)
+)
+began = time.process_time()
+try:
+    from privfed.cli.main import main
+    main()
+finally:
+    print(time.process_time() - began - spent, file=sys.stderr)
+"""
+"""Runs a command; prints its processor seconds outside imports to the standard error."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +149,37 @@ def beyond(turns: Mapping[str, list[Taken]]) -> str:
     )
 
 
+def without_imports(folder: Path, run: Path) -> dict[str, tuple[str, ...]]:
+    """Returns commands as arguments of `privfed`, on copies of `run` that it makes in `folder`."""
+    long = folder / "long"
+    for copy in (long, *(folder / "runs" / str(number) for number in range(_FOLDERS))):
+        shutil.copytree(run, copy)
+    ledger = Ledger.load(long / "ledger.jsonl")
+    head, lines = ledger.head().hex(), []
+    for round in range(len(ledger.charges) + 1, _CHARGES + 1):
+        line, link = chain.sealed(head, {"type": "charge", "round": round, "event": 0})
+        head = link["hash"]
+        lines.append(line)
+    with ledger.path.open("ab") as file:
+        file.writelines(lines)
+    keys = {
+        name: [word for key in each for word in ("--set", key)] for name, each in _PLANS.items()
+    }
+    return {
+        **{name: ("check", *words) for name, words in keys.items()},
+        "check --advise": ("check", "--advise"),
+        "audit, 10^5 charges": ("audit", str(long)),
+        "runs, 500 folders": ("runs", str(folder / "runs")),
+        "runs, 500 folders and 10^5 charges": ("runs", str(folder)),
+    }
+
+
+def _without_imports(arguments: tuple[str, ...]) -> float:
+    words = [sys.executable, "-c", _WITHOUT_IMPORTS, *arguments]
+    run = subprocess.run(words, check=True, capture_output=True, text=True)
+    return float(run.stderr.split()[-1])
+
+
 def _over_reference(turns: Mapping[str, list[Taken]], name: str) -> list[float]:
     pairs = zip(turns[name], turns[REFERENCE], strict=True)
     return [mine.seconds / its.seconds for mine, its in pairs]
@@ -133,7 +207,9 @@ def main() -> None:
         keys = [word for key in _RUN for word in ("--set", key)]
         taken((*_PRIVFED, "train", *keys, "--out", str(run)), compiled)
         turns = measured(commands(run), repeats, compiled)
-        print("\n".join([*lines(turns), "", beyond(turns)]))
+        print("\n".join([*lines(turns), "", beyond(turns), "", "CPU s without imports:"]))
+        for name, words in without_imports(Path(folder) / "copies", run).items():
+            print(f"{name:35s} {min(_without_imports(words) for _ in range(repeats)):6.2f}")
 
 
 if __name__ == "__main__":

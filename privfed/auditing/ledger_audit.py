@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from accounting.events import CHANGE, Spending
 from accounting.guarantee import Guarantee, guarantee
 from accounting.ledger import Ledger
@@ -49,7 +47,7 @@ def audit_ledger(ledger: Ledger, rounds: int, accountant: str) -> RunAudit:
     bound = ledger_guarantee(ledger, accountant)
     alone = guarantee(ledger.run_spending, terms["delta"], accountant) if ledger.prior else bound
     planned = planned_guarantee(rounds, ledger, accountant)
-    noise_multiplier, sampling_rate = _noise_and_rate(Counter(c.event for c in ledger.charges))
+    noise_multiplier, sampling_rate = _noise_and_rate(ledger.counts)
     stated = terms.get("examples")
     examples = stated and example_bound(
         charged_under(ledger, "examples"), before, float(stated["delta"])

@@ -307,12 +307,12 @@ def planned_by(rounds: int, ledger: Ledger) -> Spending:
 
     The ledger's first line states their events. Further charges in the ledger are included.
     """
-    return _planned(rounds, ledger) | Counter(_charged(ledger))
+    return _planned(rounds, ledger) | ledger.counts
 
 
 def unplanned(rounds: int, ledger: Ledger) -> Spending:
     """Returns the charges of a run beyond its planned `rounds`, such as of later evaluations."""
-    return Counter(_charged(ledger)) - _planned(rounds, ledger)
+    return ledger.counts - _planned(rounds, ledger)
 
 
 def _charged(ledger: Ledger) -> list[Event]:
@@ -323,7 +323,7 @@ def _planned(rounds: int, ledger: Ledger) -> Counter[Event]:
     """Returns the planned charges; those made if no plan is stated, or after private tuning."""
     stated = ledger.terms.get("planned")
     if stated is None or ledger.chosen is not None:
-        return Counter(_charged(ledger))
+        return Counter(ledger.counts)
     events = [Event.from_json(event) for event in stated["events"]]
     evaluating = EvaluationRounds(stated["evaluate_every"]).among(rounds)
     planned = Counter({events[0]: rounds - evaluating})

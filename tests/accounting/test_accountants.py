@@ -9,10 +9,12 @@ from dp_accounting.pld import privacy_loss_distribution as library
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from lanes import every_case
+from scipy import stats
 
 from accounting.accountants import epsilon, supports
 from accounting.bounds import pld
 from accounting.bounds.loss_tails import LossTails
+from accounting.bounds.sampled_gaussian import sampled_divergences
 from accounting.errors import Unaccountable
 from accounting.events import Event
 from accounting.guarantee import guarantee, refuse_unaccountable
@@ -165,6 +167,25 @@ def test_losses_of_sampled_gaussians_are_the_librarys(rate, z):
     for delta in (1e-9, 1e-5, 0.1):
         wanted = pytest.approx(theirs.get_epsilon_for_delta(delta), rel=1e-12)
         assert ours.get_epsilon_for_delta(delta) == wanted
+
+
+@every_case("rate", [1e-9, 1e-3, 0.3, 0.99, 1 - 1e-12])
+@every_case("z", [0.1, 0.7, 3.2895, 20.0, 1e4])
+def test_divergences_of_sampled_gaussians_are_the_librarys(rate, z):
+    """The same orders are infinite, since the library's sums do not converge there."""
+    accountant = dp_accounting.rdp.RdpAccountant()
+    accountant.compose(dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(z)))
+    ours = sampled_divergences(rate, z, accountant.orders)
+    np.testing.assert_allclose(ours, accountant.rdp, rtol=1e-13, atol=1e-14)
+
+
+@every_case("std", [0.4, 3.2895, 60.0])
+def test_normal_probabilities_are_scipys_to_the_last_bit(std):
+    ours, theirs = pld._Normal(std), stats.norm(scale=std)
+    points = np.concatenate([np.linspace(-40, 40, 1001) * std, [-np.inf, np.inf]])
+    assert np.array_equal(ours.cdf(points), theirs.cdf(points))
+    assert np.array_equal(ours.logcdf(points), theirs.logcdf(points))
+    assert all(ours.ppf(each) == theirs.ppf(each) for each in (0.5 * math.exp(-50), 1e-9, 0.3))
 
 
 def test_no_noise_and_no_mechanism_are_infinite():

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
-from scipy.stats import binom
 
 from accounting.empirical.one_run_tests import one_run_tests
 from accounting.empirical.one_shot import Bell, epsilon_between, estimate
@@ -25,6 +24,7 @@ from privfed.auditing.canaries.evidence import Evidence
 from privfed.auditing.canaries.log import CanaryRecord
 from privfed.auditing.slot_evidence import of_fresh_slots
 from privfed.config.config import Config
+from privfed.core.deferred import stats
 from privfed.plan.round_cost import round_cost
 from privfed.plan.rule import message_length
 from privfed.sampling.cohort import Witness
@@ -127,7 +127,9 @@ def _log_likelihood(x: Numbers, rate: float, sites: int, std: float) -> Numbers:
     """
     added = np.arange(sites + 1)[:, None, None]
     with_so_many = (2 * added * x - added**2) / (2 * std**2)
-    return np.asarray(logsumexp(with_so_many + binom.logpmf(added, sites, rate), axis=0).sum(0))
+    return np.asarray(
+        logsumexp(with_so_many + stats.binom.logpmf(added, sites, rate), axis=0).sum(0)
+    )
 
 
 def _by_epochs(

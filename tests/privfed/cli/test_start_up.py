@@ -63,6 +63,20 @@ def reported_at_the_charge(*arguments):
 LocalTrainer.train, Ledger.charge = counted, reported_at_the_charge
 print(CliRunner().invoke(main, ["train", "--out", sys.argv[1]]).output)
 """
+PLAN = """
+import json, sys
+from click.testing import CliRunner
+from privfed.cli.main import main
+
+assert CliRunner().invoke(main, ["check"]).exit_code == 0
+loaded = sorted(sys.modules)
+import dp_accounting, scipy.signal, scipy.stats
+
+same = dp_accounting.pld.privacy_loss_mechanism.stats.norm(scale=2.0).cdf(1.0)
+full = issubclass(scipy.stats.norm.__class__, scipy.stats.rv_continuous)
+facts = {"loaded": loaded, "full": full, "cdf": same, "its": scipy.stats.norm.cdf(0.5)}
+print(json.dumps(facts))
+"""
 ANSWERS = ("--rounds", "20", "--delta", "1e-5", "--epsilon", "2", "--json")
 RIGHT = "experiments.audits_elsewhere.wrong_mechanisms:clips_each_row"
 LIGHT = [
@@ -145,6 +159,14 @@ def test_the_default_run_computes_no_more_than_it_needs_before_its_first_round(a
     """Three privacy loss distributions; and made-up clients train for the forecast of time only."""
     assert at_first_round["distributions"] == 3
     assert at_first_round["trained"] == [128, 128]
+
+
+def test_a_plan_imports_neither_distributions_nor_filters_and_they_stay_whole():
+    facts = asked(PLAN)
+    assert "dp_accounting.pld.privacy_loss_mechanism" in facts["loaded"]
+    assert not {"scipy.stats", "scipy.signal"} & set(facts["loaded"])
+    assert facts["full"]
+    assert facts["cdf"] == facts["its"]
 
 
 @every_case("kind", BUILT_IN)
