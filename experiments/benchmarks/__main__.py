@@ -89,9 +89,9 @@ def main() -> None:
     today, machine = date.today().isoformat(), steadiness.machine()
     table = arguments.out / f"{today}.csv"
     table.unlink(missing_ok=True)  # of an earlier attempt today
-    more = {name: ["--table", str(table)] for name in ("rounds", "scaling")}
+    more = {name: ["--table", str(table)] for name in ("rounds", "scaling", "ten_runs")}
     if arguments.peers:
-        for name in ("rounds", "secure_sums"):
+        for name in ("rounds", "secure_sums", "ten_runs"):
             more[name] = [*more.get(name, []), "--peers", str(arguments.peers)]
     spread: list[float] = []
     finished: list[Report] = []

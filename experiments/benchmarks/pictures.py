@@ -1,19 +1,21 @@
 """Figures of measured times, from their table: `python -m experiments.benchmarks.pictures`.
 
-Rounds by framework, one panel for each workload, and the growth of time: `rounds.svg` and
-`growth.svg` in the table's folder.
+Ratios to privfed over ten runs, rounds by framework, one panel for each workload, and the growth of
+time: `ten_runs.svg`, `rounds.svg` and `growth.svg` in the table's folder.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from accounting.durable import write_atomically
+from experiments.benchmarks.ten_runs import ADDED, FAST, ratios
 from experiments.benchmarks.work.growth import Growth, draw
 from experiments.benchmarks.work.measured import Measured, read_rows
 from privfed.grid.pictures.figures import COLOURS, MARKERS, STYLE
@@ -87,6 +89,49 @@ def _panel(axes: Any, rows: Sequence[Measured], looks: dict[str, tuple[str, str]
     axes.set_ylim(len(rows) - 0.5, -0.5)  # the fastest on top
 
 
+def draw_ratios(rows: Sequence[Measured], path: Path) -> None:
+    """Draws each contender's time over privfed's, for each workload: median, least and greatest."""
+    works = list(dict.fromkeys(row.work for row in rows))
+    of_work = {work: ratios([row for row in rows if row.work == work]) for work in works}
+    names = [name for name in of_work[works[0]] if name not in (FAST, ADDED)]
+
+    def fill(grid: Any) -> None:
+        from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+        axes, height = grid[0, 0], 0.8 / max(len(names), 1)
+        greatest = 1.0
+        for place, work in enumerate(works):
+            for number, name in enumerate(names):
+                found = of_work[work].get(name)
+                if not found:
+                    continue
+                middle, low, high = statistics.median(found), min(found), max(found)
+                greatest, y = max(greatest, high), place + (number - (len(names) - 1) / 2) * height
+                axes.errorbar(
+                    [middle],
+                    [y],
+                    xerr=[[middle - low], [high - middle]],
+                    fmt=MARKERS[number],
+                    color=COLOURS[number],
+                    capsize=2,
+                    markersize=4,
+                    label=None if place else name,
+                )
+                where = {"textcoords": "offset points", "va": "center"}
+                axes.annotate(times(middle), (high, y), (5, 0), **where)
+        axes.axvline(1.0, color="0.6", linewidth=1)
+        axes.set_xscale("log")
+        axes.set_xlim(0.8, 2 * greatest)
+        axes.xaxis.set_major_locator(FixedLocator([1, 2, 5, 10, 20, 50, 100]))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.set_yticks(range(len(works)), works)
+        axes.set_ylim(len(works) - 0.5, -0.5)
+        axes.legend(loc="lower right", frameon=False)
+
+    _drawn((1, 1), (7.4, 0.9 + 0.55 * len(works)), fill, path)
+
+
 def times(ratio: float) -> str:
     """Formats a ratio of times.
 
@@ -149,6 +194,9 @@ def draw_all(table: Path, kind: str = "svg") -> list[Path]:
     rows_of, made = defaultdict(list), []
     for row in read_rows(table):
         rows_of[row.benchmark].append(row)
+    if compared := rows_of["ten_runs"]:
+        made.append(table.with_name(f"ten_runs.{kind}"))
+        draw_ratios(compared, made[-1])
     if timed := rows_of["rounds"]:
         made.append(table.with_name(f"rounds.{kind}"))
         draw_rounds(timed, made[-1])

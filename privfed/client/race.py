@@ -20,6 +20,8 @@ from pathlib import Path
 
 import torch
 
+from accounting import regular
+from accounting.documents import from_json
 from accounting.durable import write_atomically
 
 _MARGINS = (4.0, 3.0, 2.0, 1.6, 1.4, 1.3, 1.2, 1.15, 1.1, 1.1, 1.05, 1.05)
@@ -55,7 +57,7 @@ def remembered(question: Mapping[str, object], measure: Callable[[], list[float]
         return measure()
     path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
     try:
-        known = [float(each) for each in json.loads(path.read_text("utf-8"))["seconds"]]
+        known = [float(each) for each in from_json(regular.read_bytes(path))["seconds"]]
         if all(each > 0 for each in known):
             return known
     except (OSError, ValueError, KeyError, TypeError):
@@ -80,8 +82,8 @@ def _folder() -> Path | None:
 def _machine() -> list[object]:
     """Returns what speeds depend on: processor, cores, threads and PyTorch."""
     try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-        told = {line for line in lines if line.startswith(("model name", "flags", "Features"))}
+        lines = regular.read_text(Path("/proc/cpuinfo")).splitlines()
+        processor = {line for line in lines if line.startswith(("model name", "flags", "Features"))}
     except OSError:
-        told = {platform.processor()}
-    return [platform.machine(), sorted(told), os.cpu_count(), torch.__version__]
+        processor = {platform.processor()}
+    return [platform.machine(), sorted(processor), os.cpu_count(), torch.__version__]

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -144,18 +144,17 @@ class Network:
     def _stacked_call(self, parameters: Leaves, x: Tensor, mixed: int = 0) -> Tensor:
         if self._layers:
             return stacked_forward(self._layers, parameters, x, mixed)
-        out: Tensor = self._over_models(
-            lambda leaves, x: self._call(leaves, x, mixed), parameters, x
-        )
+        out: Tensor = self._over_models(partial(self._call, mixed=mixed), parameters, x)
         return out
 
     def _over_models(self, function: Callable[..., Any], parameters: Leaves, x: Tensor) -> Any:
         """Returns `function` of each model's parameters and examples, stacked over models."""
-        with StackedRecurrence() if self._recurrent else nullcontext():
+        with StackedRecurrence() if self.recurrent else nullcontext():
             return torch.func.vmap(function)(parameters, x)
 
     @cached_property
-    def _recurrent(self) -> bool:
+    def recurrent(self) -> bool:
+        """Whether the model has LSTM or GRU layers."""
         return has_recurrence(self.module)
 
     @cached_property

@@ -120,8 +120,8 @@ class _Lstm(_Layer):
             cell *= keeps
             step = torch.bmm(slopes[t].flatten(2), weights)
             inputs[t], state = step[..., : -width - 1], step[..., before]
-        whole = _gradient(slopes, z)
-        w, u, b = whole[..., : -width - 1], whole[..., before], whole[..., -1]
+        packed = _gradient(slopes, z)
+        w, u, b = packed[..., : -width - 1], packed[..., before], packed[..., -1]
         return inputs.transpose(0, 1), w, u, b, b, state, cell
 
     @staticmethod
@@ -181,9 +181,9 @@ class _Gru(_Layer):
             step = torch.bmm(slopes[t].flatten(2), weights)
             inputs[t] = step[..., : -width - 1]
             state = torch.addcmul(step[..., before], down, keeps)
-        whole = _gradient(slopes, z)
-        for_input = whole[:, : 3 * width]
-        for_state = torch.cat((whole[:, : 2 * width], whole[:, 3 * width :]), 1)
+        packed = _gradient(slopes, z)
+        for_input = packed[:, : 3 * width]
+        for_state = torch.cat((packed[:, : 2 * width], packed[:, 3 * width :]), 1)
         w, b = for_input[..., : -width - 1], for_input[..., -1]
         return inputs.transpose(0, 1), w, for_state[..., before], b, for_state[..., -1], state
 

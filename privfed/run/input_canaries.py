@@ -94,7 +94,8 @@ def self_influence(setup: Setup, start: Tensor) -> SelfInfluence:
     taken = int(trainer.steps(np.array([config.audit.examples]), trainer.epochs)[0])
     reach = trainer.lr * taken
     enough = float(config.mechanism.clip) / reach if reach else math.inf
-    return SelfInfluence(network, models, others, enough, trainer.way == "stacked")
+    stacked = trainer.way == "stacked" and not network.recurrent  # which has one gradient only
+    return SelfInfluence(network, models, others, enough, stacked)
 
 
 def training_executor(

@@ -11,7 +11,7 @@ import torch
 from lanes import every_case
 from tolerance import assert_same_sums
 
-from experiments.benchmarks import device, pictures, sites
+from experiments.benchmarks import device, pictures, sites, ten_runs
 from experiments.benchmarks.rounds import WHOLE
 from experiments.benchmarks.scale import bottlenecks
 from experiments.benchmarks.scale import phases as timing
@@ -179,6 +179,34 @@ def test_frameworks_are_drawn_at_their_best_under_dp(tmp_path):
     add_rows(again / "day.csv", ROWS)
     pictures.draw_all(again / "day.csv")
     assert (again / "rounds.svg").read_text() == picture
+
+
+def test_ratios_of_ten_runs_are_drawn(tmp_path):
+    table = tmp_path / "day.csv"
+
+    def row(way, seconds, run, private=True):
+        times = (seconds, seconds, seconds)
+        return Measured("ten_runs", "CNN", way, "2 threads", private, float(run), *times)
+
+    rows = [
+        each
+        for run, bare in enumerate((3.0, 5.0, 4.0))
+        for each in (
+            *(row(ten_runs.OURS, 2.0, run), row(ten_runs.OURS, 1.0, run)),
+            *(row(ten_runs.BARE, bare, run), row(ten_runs.FAST, 0.8, run)),
+            *(row(ten_runs.ADDED, 1.1, run), row(ten_runs.ADDED, 1.0, run, private=False)),
+        )
+    ]
+    assert ten_runs.ratios(rows) == {
+        ten_runs.BARE: [3.0, 5.0, 4.0],
+        ten_runs.FAST: [1.25] * 3,
+        ten_runs.ADDED: [1.1] * 3,
+    }
+    add_rows(table, rows)
+    assert [path.name for path in pictures.draw_all(table)] == ["ten_runs.svg"]
+    picture = (tmp_path / "ten_runs.svg").read_text()
+    for words in ("CNN", "bare PyTorch loop", "4.0 x"):
+        assert f">{words}<" in picture, words
 
 
 def test_a_device_is_timed_and_what_it_could_do():

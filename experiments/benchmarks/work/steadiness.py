@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import platform
 import statistics
 import time
+from pathlib import Path
 
 import torch
 
@@ -44,4 +47,19 @@ def machine() -> str:
     """Returns a description of the machine."""
     cores, load = os.cpu_count(), os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     busy = "" if load is None else f", load {load:.1f} before this"
-    return f"{cores} cores, torch {torch.__version__}{busy}"
+    return f"{cores} cores of {_processor()}, torch {torch.__version__}{busy}"
+
+
+def _processor() -> str:
+    """Returns the processor's name and vector units, which decide between precisions."""
+    name, units = platform.processor() or platform.machine(), ""
+    with contextlib.suppress(OSError):
+        told = dict(
+            line.split(":", 1)
+            for line in reversed(Path("/proc/cpuinfo").read_text("utf-8").splitlines())
+            if ":" in line
+        )
+        told = {key.strip(): value.strip() for key, value in told.items()}
+        name = told.get("model name", name)
+        units = " ".join({"amx_bf16", "avx512_bf16"} & {*told.get("flags", "").split()})
+    return " ".join((name, torch.backends.cpu.get_cpu_capability(), units)).strip()
