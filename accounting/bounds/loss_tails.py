@@ -91,7 +91,7 @@ class _Tail:
         upper, lower, losses = self._upper[start:-1], self._lower[start:-1], self._losses[start:]
         with np.errstate(all="ignore"):
             nearly = np.log((upper - delta) / lower) >= losses - _NEARLY
-        for place in np.flatnonzero(nearly & (upper > delta) & (lower > 0)).tolist():
+        for place in np.flatnonzero(nearly & (upper > delta) & (lower > 0)):
             if math.log((upper[place] - delta) / lower[place]) >= losses[place]:
                 return start + int(place)
         return None

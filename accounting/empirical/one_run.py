@@ -15,6 +15,7 @@ canaries, and is loose: refuting a claim of epsilon takes about e^epsilon right 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,9 +88,15 @@ def guess(scores: NDArray[np.float64], inclusion: NDArray[np.bool_], made: int) 
             f"the number of guesses is {made}, but there are {count} canaries; expected 1 to "
             f"{count} guesses"
         )
-    order = np.argsort(scores, kind="stable")
-    high = -(-made // 2)
-    right = int(inclusion[order[len(inclusion) - high :]].sum()) + int(
-        (~inclusion[order[: made - high]]).sum()
-    )
-    return Guesses(len(inclusion), made, right)
+    return Guesses(len(inclusion), made, right_guesses(scores, inclusion, [made])[0])
+
+
+def right_guesses(
+    scores: NDArray[np.float64], inclusion: NDArray[np.bool_], made: Iterable[int]
+) -> list[int]:
+    """Returns the number of right guesses by `guess` for each number of guesses in `made`."""
+    ranked = inclusion[np.argsort(scores, kind="stable")]
+    return [
+        int(ranked[len(ranked) - (each + 1) // 2 :].sum()) + int((~ranked[: each // 2]).sum())
+        for each in made
+    ]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from accounting.empirical.one_run import Guesses, guess
+from accounting.empirical.one_run import Guesses, right_guesses
 from accounting.empirical.one_run_by_tradeoff import curve_refuted
 from accounting.empirical.one_run_tests import PARTS
 from accounting.empirical.tradeoff import TradeoffCurve
@@ -71,11 +71,11 @@ def _least_refuting(canaries: int, made: int, curve: TradeoffCurve, level: float
 
 def power(
     canaries: int,
-    refuting: Sequence[tuple[int, int]],
+    levels: Sequence[Sequence[tuple[int, int]]],
     curve: TradeoffCurve,
     rng: np.random.Generator,
-) -> float:
-    """Returns the fraction refuted of 400 simulated runs whose true trade-off function is `curve`.
+) -> list[float]:
+    """Returns the fractions refuted of 400 simulated runs whose true trade-off function is `curve`.
 
     The best test of each canary has a p-value, which is uniform if the canary is excluded. If the
     canary is included, a p-value below a has probability 1 - f(a), so the p-value is f(1 - u) of a
@@ -84,14 +84,20 @@ def power(
 
     Args:
       canaries: number of canaries.
-      refuting: pairs (guesses, least right guesses that refute), from `refuting_guesses`.
+      levels: for each error probability, pairs (guesses, least right guesses that refute), from
+        `refuting_guesses`.
       curve: the true trade-off function f.
       rng: source of randomness.
+
+    Returns:
+      The fraction at each of `levels`, of the same simulated runs.
     """
-    refuted, p_values = 0, curve.reflected(_GRID)
-    for _ in range(_TRIALS if refuting else 0):
+    refuted, p_values = np.zeros(len(levels)), curve.reflected(_GRID)
+    counts = sorted({made for refuting in levels for made, _ in refuting})
+    for _ in range(_TRIALS if counts else 0):
         inclusion = rng.random(canaries) < 0.5
-        uniform = rng.random(canaries)
-        scores = -np.where(inclusion, np.interp(uniform, _GRID, p_values), uniform)
-        refuted += any(guess(scores, inclusion, made).right >= least for made, least in refuting)
-    return refuted / _TRIALS
+        p = rng.random(canaries)
+        p[inclusion] = np.interp(p[inclusion], _GRID, p_values)
+        right = dict(zip(counts, right_guesses(-p, inclusion, counts), strict=True))
+        refuted += [any(right[made] >= least for made, least in each) for each in levels]
+    return [float(each) for each in refuted / _TRIALS]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,12 +63,18 @@ class ClaimedCurve:
 
     claims: Sequence[Claim]
 
-    def reflected(self, x: Numbers) -> Numbers:
+    @cached_property
+    def _points(self) -> tuple[Numbers, Numbers, Numbers]:
+        """Values of e^epsilon, e^epsilon - 1 and delta at all `claims`."""
         epsilons, deltas = np.array(self.claims, dtype=np.float64).T
         epsilons = np.minimum(epsilons, _LARGEST_EXPONENT)
-        above = np.asarray(x)[..., None] - deltas
-        few = above / np.exp(epsilons)
-        many = above - np.expm1(epsilons) * (1 - np.asarray(x)[..., None])  # no cancellation
+        return np.exp(epsilons), np.expm1(epsilons), deltas
+
+    def reflected(self, x: Numbers) -> Numbers:
+        ratios, gains, deltas = self._points
+        x = np.asarray(x)[..., None]
+        above = x - deltas
+        few, many = above / ratios, above - gains * (1 - x)  # no cancellation
         return np.asarray(np.maximum(np.maximum(few, many).max(-1), 0.0))
 
 

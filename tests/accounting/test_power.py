@@ -40,11 +40,12 @@ def test_a_run_is_counted_as_refuted_where_its_tests_refute_it():
 def test_it_grows_with_what_is_wrong_and_is_nothing_where_nothing_is():
     refuting = refuting_guesses(300, CURVE, 0.05, 2)
     curves = [GaussianCurve(mu) for mu in (0.4, 0.8, 1.2, 6.0)]
-    rates = [power(300, refuting, curve, np.random.default_rng(0)) for curve in curves]
+    rates = [power(300, [refuting], curve, np.random.default_rng(0))[0] for curve in curves]
     assert rates == sorted(rates)
     assert rates[0] <= 0.05
     assert rates[-1] == 1.0
-    assert power(300, [], curves[-1], np.random.default_rng(0)) == 0.0
+    both = power(300, [[], refuting], curves[1], np.random.default_rng(0))
+    assert both == [0.0, rates[1]]
 
 
 def test_the_fewest_canaries_are_those_whose_guesses_all_have_to_be_right():
@@ -67,7 +68,7 @@ def test_it_is_that_of_the_best_scores_of_canaries_between_which_the_curve_lies(
         inclusion = rng.random(300) < 0.5
         scores = rng.normal(size=300) + mu * inclusion
         refuted += any(guess(scores, inclusion, made).right >= right for made, right in refuting)
-    share = power(300, refuting, GaussianCurve(mu), np.random.default_rng(0))
+    [share] = power(300, [refuting], GaussianCurve(mu), np.random.default_rng(0))
     assert 0.1 < share < 0.9
     assert share == pytest.approx(refuted / 400, abs=0.11)
 
@@ -77,5 +78,5 @@ def test_who_is_hardly_ever_drawn_is_hardly_ever_told_apart():
     claimed = ClaimedCurve([(1.0, 0.0)])
     refuting = refuting_guesses(300, claimed, REFUTED_BELOW, 2)
     drawn_by_a_tenth = ClaimedCurve([(0.0, 0.1)])
-    assert power(300, refuting, drawn_by_a_tenth, np.random.default_rng(0)) == 0.0
-    assert power(300, refuting, ClaimedCurve([(0.0, 1.0)]), np.random.default_rng(0)) == 1.0
+    assert power(300, [refuting], drawn_by_a_tenth, np.random.default_rng(0)) == [0.0]
+    assert power(300, [refuting], ClaimedCurve([(0.0, 1.0)]), np.random.default_rng(0)) == [1.0]

@@ -91,7 +91,7 @@ def power_of(plan: Plan, parameters: int) -> Power | None:
     ]
     noticed = []
     for share, epsilon, true in _faults(plan, parameters):
-        rates = [power(audit.canaries, each, true, np.random.default_rng(0)) for each in levels]
+        rates = power(audit.canaries, levels, true, np.random.default_rng(0))
         noticed.append(Noticed(share, epsilon, *rates))
     fewest = fewest_refuting(curve, max(REFUTED_BELOW - slack, 0.0), statistics)
     return Power(audit.canaries, audit.confidence, claims[0][0], fewest, slack, tuple(noticed))
