@@ -4,7 +4,8 @@
 
 In each run all contenders take turns, each in its best setting on two cores: one process of one
 thread and, for networks, privfed in two processes; the others with one thread and with two. Privfed
-trains in the mode that it chooses for itself, in float32 and with `run.precision = "fast"`. What DP
+trains in the mode that it chooses for itself, in float32 and, networks, also with `run.precision =
+"fast"` in two processes. What DP
 adds is the time of rounds in one process over that of rounds without DP, which alternate with them.
 The ratio of each run counts: its least, median and greatest are printed, and drawn by `pictures`.
 """
@@ -55,7 +56,7 @@ def turn(
             seconds = peer.play(work, rounds, threads, private=True).seconds
             yield row(peer.peer.name, f"{threads} threads", seconds)
     for way, precision in PRECISIONS.items():
-        for workers in (1, *workload.workers):
+        for workers in (1, *workload.workers) if way == OURS else workload.workers:
             with TemporaryDirectory() as folder:
                 out = Path(folder) / "run"
                 seconds = played(workload, workers, rounds, out, f"run.precision={precision}")
