@@ -72,7 +72,7 @@ class Ledger:
         self._charges: list[Charge] = []
         self._budgets: list[BudgetChange] = []
         self._prior: Counter[Event] = Counter()
-        self.counts: Counter[Event] = Counter()  # charges of each distinct event
+        self._counts: Counter[Event] = Counter()
         self._choice = Choice()
         self._hashes: list[str] = []
         self._terms: Mapping[str, Any] = {}
@@ -148,9 +148,14 @@ class Ledger:
         )
 
     @property
+    def counts(self) -> Counter[Event]:
+        """Number of charges of each distinct event by this ledger's run, also of unchosen ones."""
+        return Counter(self._counts)
+
+    @property
     def run_spending(self) -> Spending:
         """Number of charges of each distinct event by this ledger's run."""
-        return MappingProxyType(self._choice.spent(self.counts))
+        return MappingProxyType(self._choice.spent(self._counts))
 
     @property
     def chosen(self) -> Event | None:
@@ -165,7 +170,7 @@ class Ledger:
     @property
     def spending(self) -> Spending:
         """Total spending of the population: `prior` and `run_spending`."""
-        return MappingProxyType(self._prior + self._choice.spent(self.counts))
+        return MappingProxyType(self._prior + self._choice.spent(self._counts))
 
     def spending_until(self, round: int) -> Spending:
         """Returns `prior` plus the spending of the rounds up to and including `round`."""
@@ -208,7 +213,7 @@ class Ledger:
         """
         if self._charges and round <= self._charges[-1].round:
             return self._charged_before(round, event)
-        added = self._choice.added(event, self.counts)
+        added = self._choice.added(event, self._counts)
         if added and self.gate and not self.gate.affords(self.spending, added):
             raise BudgetExceeded(
                 f"round {round} would raise epsilon above {self.gate.epsilon:g} "
@@ -306,8 +311,8 @@ class Ledger:
                     raise LedgerBroken(f"round {link['round']} is out of order; restore the ledger")
                 event = self._events[link["event"]]
                 self._charges.append(Charge(link["round"], event, link["hash"]))
-                self.counts[event] += 1
-                self._choice.refuse_beyond(self.counts)
+                self._counts[event] += 1
+                self._choice.refuse_beyond(self._counts)
             case kind:
                 reason = f"a line of type {kind!r} is unknown, out of place or invalid"
                 raise LedgerBroken(f"{reason}; restore the ledger")

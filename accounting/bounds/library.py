@@ -2,7 +2,8 @@
 
 Importing `scipy.signal` and `scipy.stats` takes 0.4 s, nearly half of the import of dp-accounting.
 Deferred functions stand in for both while dp-accounting is imported; their first call imports the
-real module. `sys.modules` is then restored, so other code imports the real modules.
+real module. `sys.modules` is then restored, so other code imports the real modules, except for
+code of other threads that first imports them in that moment (about 0.1 s).
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def sampled_divergences(rate: float, noise_multiplier: float, orders: Numbers) -
     for steps in _STEPS:
         unsolved = ~integer & np.isinf(moments)
         moments[unsolved] = _at_fractions(rate, noise_multiplier, orders[unsolved][:, None], steps)
-    return np.asarray(moments / (orders - 1))
+    return np.where(np.isnan(moments), np.inf, moments / (orders - 1))  # if z^2 is 0 in float64
 
 
 def _at_integer(q: float, z: float, order: int) -> float:

@@ -15,13 +15,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from privfed.client.batches import steps
 from privfed.client.device_memory import MARGIN, CudaMemory, memory_need
 from privfed.client.exchange import Broadcast
 from privfed.client.race import race, remembered
@@ -251,18 +250,24 @@ def _raced(contenders: Sequence[tuple[LocalTrainer, Way, int]], most: int) -> li
     """Returns one client's seconds per step, for each trainer, mode and chunk size."""
     question = {"contenders": [_described(*contender) for contender in contenders], "most": most}
     return remembered(
-        question, lambda: race([_stopwatch(*contender, most) for contender in contenders])
+        question,
+        len(contenders),
+        lambda: race([_stopwatch(*contender, most) for contender in contenders]),
     )
 
 
 def _described(trainer: LocalTrainer, way: Way, chunk: int) -> dict[str, object]:
-    """Returns all that the speed of a contender depends on, apart from the machine."""
+    """Returns what the speed of a contender depends on, apart from the machine."""
     network, objective, examples = trainer.network, trainer.objective, trainer.federation.examples
+    inner: list[Any] = [objective]
+    while hasattr(inner[-1], "inner"):
+        inner.append(inner[-1].inner)
     return {
-        "way": [way, chunk, trainer.batch_size, torch.get_num_threads()],
+        "way": [way, chunk, trainer.batch_size, trainer.most_steps, torch.get_num_threads()],
         "model": [repr(network.module), network.shapes, network.mixed, network.channels_last],
         "device": network.initial_params.device,
-        "objective": [repr(type(objective)), objective.plain, objective.anchored],
+        "objective": [[repr(type(each)), each.plain, each.anchored] for each in inner],
+        "loss": repr(type(network.loss)),
         "examples": [examples.x.shape[1:], examples.x.dtype, examples.y.shape[1:]],
     }
 
@@ -283,7 +288,7 @@ def _stopwatch(trainer: LocalTrainer, way: Way, chunk: int, most: int) -> Callab
         trainer, clients, min(2 * trainer.batch_size, _MOST_EXAMPLES)
     )
     train = training(trainer, way, population)
-    taken = clients * int(steps(population.sizes(np.arange(1)), 1, trainer.batch_size)[0])
+    taken = clients * int(trainer.steps(population.sizes(np.arange(1)), 1)[0])
 
     def run() -> float:
         began = time.perf_counter()

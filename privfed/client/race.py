@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -24,8 +26,9 @@ from accounting import regular
 from accounting.documents import from_json
 from accounting.durable import write_atomically
 
-_MARGINS = (4.0, 3.0, 2.0, 1.6, 1.4, 1.3, 1.2, 1.15, 1.1, 1.1, 1.05, 1.05)
-"""For each turn, how many times slower than the best a contender may be to take another turn."""
+_MARGINS = (math.inf, 4.0, 2.0, 1.6, 1.4, 1.3, 1.2, 1.15, 1.1, 1.1, 1.05, 1.05)
+"""For each turn, how many times slower than the best a contender may be to take another turn. The
+first turn of a contender may compile or load code, so none is given up after it."""
 _FEWEST, _SECONDS = 3, 2.0
 """Turns that are taken in any case by close contenders, and seconds after which no more begin."""
 
@@ -44,11 +47,14 @@ def race(contenders: Sequence[Callable[[], float]]) -> list[float]:
     return shortest
 
 
-def remembered(question: Mapping[str, object], measure: Callable[[], list[float]]) -> list[float]:
+def remembered(
+    question: Mapping[str, object], count: int, measure: Callable[[], list[float]]
+) -> list[float]:
     """Returns the times that were remembered for `question` on this machine, or measures them.
 
     Args:
-      question: all that the times depend on, apart from the machine and PyTorch.
+      question: what the times depend on, apart from the machine and versions.
+      count: number of times.
       measure: measures the times, which are then remembered.
     """
     text = json.dumps({**question, "machine": _machine()}, sort_keys=True, default=repr)
@@ -58,9 +64,9 @@ def remembered(question: Mapping[str, object], measure: Callable[[], list[float]
     path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
     try:
         known = [float(each) for each in from_json(regular.read_bytes(path))["seconds"]]
-        if all(each > 0 for each in known):
+        if len(known) == count and all(0 < each < math.inf for each in known):
             return known
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         pass  # nothing is remembered, or the file is damaged and will be replaced
     times = measure()
     try:
@@ -75,15 +81,21 @@ def _folder() -> Path | None:
     given = os.environ.get("PRIVFED_CACHE")
     if given is not None:
         return Path(given) if given else None
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "privfed"
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    except RuntimeError:  # there is no home
+        return None
+    return base / "privfed"
 
 
 def _machine() -> list[object]:
-    """Returns what speeds depend on: processor, cores, threads and PyTorch."""
+    """Returns the processor, its cores, the GPUs, and the versions of PyTorch and privfed."""
     try:
         lines = regular.read_text(Path("/proc/cpuinfo")).splitlines()
         processor = {line for line in lines if line.startswith(("model name", "flags", "Features"))}
     except OSError:
         processor = {platform.processor()}
-    return [platform.machine(), sorted(processor), os.cpu_count(), torch.__version__]
+    cards = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    versions = torch.__version__, version("privfed")
+    return [platform.machine(), sorted(processor), cores, cards, *versions]

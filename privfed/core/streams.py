@@ -197,11 +197,12 @@ class Keys:
 
 
 def _fresh(count: int) -> Words:
-    """Returns `count` uniform 64-bit words, never repeated, from the operating system's CSPRNG.
+    """Returns `count` new uniform 64-bit words from the operating system's CSPRNG.
 
     From `_EXPANDED` words on they are the AES-256-CTR stream of a key of 32 new bytes, which is
-    then forgotten: 20 times as fast. To distinguish n such words from uniform ones is to break
-    AES-256, or succeeds with probability below n^2 2^-131 (a block cipher repeats no block).
+    then forgotten: 20 times as fast. To distinguish a call's n words from uniform ones is to break
+    AES-256 under that key, or succeeds with probability below n^2 2^-131 (a block cipher repeats no
+    block).
     """
     if count < _EXPANDED:
         return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)

@@ -35,6 +35,7 @@ from privfed.models.loss import Loss
 from privfed.models.network import Network
 from privfed.models.pretrained import is_named, load_start, origins_of
 from privfed.models.recipes import Model, Weighted
+from privfed.models.recurrent import unflattened
 from privfed.models.start import Start
 from privfed.models.vetting import try_module
 
@@ -100,6 +101,9 @@ def build_network(
     _reset_statistics(module, averaged)
     expected = _output_shape(synthetic, examples, loss)
     trial = try_module(module, trained, synthetic, expected, seed, examples.inputs)
+    for part in module.modules():
+        if isinstance(part, nn.RNNBase):
+            part.flatten_parameters = unflattened  # type: ignore[method-assign]
     module.to(device).requires_grad_(False)
     constants = _constants(module, shapes)
     return Network(

@@ -25,6 +25,14 @@ def has_recurrence(module: nn.Module) -> bool:
     return any(isinstance(part, nn.LSTM | nn.GRU) for part in module.modules())
 
 
+def unflattened() -> None:
+    """Replaces `flatten_parameters` of recurrent layers, and does nothing.
+
+    On a GPU it moves weights to other memory, also those that `torch.func.functional_call` passes:
+    steps would then change copies that nobody reads, and stacked weights cannot be moved.
+    """
+
+
 class StackedRecurrence(TorchFunctionMode):
     """A context in which `torch.func.vmap` stacks the LSTM and GRU layers of models.
 
@@ -79,12 +87,12 @@ class _Lstm(_Layer):
         cells[0] = cell
         for t, now in enumerate(gates):
             torch.bmm(z[t], weights.transpose(1, 2), out=now.flatten(2))
-            now[:, :, 2].mul_(2)
-            now.sigmoid_()
             enters, keeps, new, leaves = now.unbind(2)
-            new.mul_(2).sub_(1)  # tanh, slower on CPUs, is 2 sigmoid(2 x) - 1
+            now[:, :, :2].sigmoid_()
+            new.tanh_()
+            leaves.sigmoid_()
             torch.mul(keeps, cells[t], out=cells[t + 1]).addcmul_(enters, new)
-            torch.mul(cells[t + 1], 2, out=tanhs[t]).sigmoid_().mul_(2).sub_(1)
+            torch.tanh(cells[t + 1], out=tanhs[t])
             torch.mul(leaves, tanhs[t], out=states[t + 1])
         saved = (each.transpose(0, 1) for each in (z, gates, cells, tanhs))
         return _by_model(states), cells[-1].clone(), weights, *saved
@@ -148,7 +156,7 @@ class _Gru(_Layer):
             torch.bmm(z[t], weights.transpose(1, 2), out=now.flatten(2))
             now[:, :, :2].sigmoid_()
             resets, keeps, new, recalled = now.unbind(2)
-            new.addcmul_(resets, recalled).mul_(2).sigmoid_().mul_(2).sub_(1)
+            new.addcmul_(resets, recalled).tanh_()
             torch.lerp(new, states[t], keeps, out=states[t + 1])
         return _by_model(states), weights, z.transpose(0, 1), gates.transpose(0, 1)
 
@@ -207,7 +215,7 @@ def _inputs(x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
 
 def _by_model(states: Tensor) -> Tensor:
     """Returns all states but the initial ones, as `[c, T, B, h]`."""
-    return states[1:].transpose(0, 1).contiguous()
+    return states[1:].transpose(0, 1).clone(memory_format=torch.contiguous_format)
 
 
 def _gradient(slopes: Tensor, z: Tensor) -> Tensor:
@@ -218,7 +226,7 @@ def _gradient(slopes: Tensor, z: Tensor) -> Tensor:
 
 def _is_plain(x: Tensor, states: Any, weights: Any, *options: Any) -> bool:
     """Whether arguments of `torch.lstm` or `torch.gru` are those of a layer that can be stacked."""
-    if not isinstance(weights, list | tuple):  # a packed sequence has its batch sizes here
+    if not isinstance(weights, list | tuple):  # a packed GRU's states, after its batch sizes
         return False
     biased, layers, dropout, training, bidirectional, _ = options
     per_direction = (4 if biased else 2) * layers * (2 if bidirectional else 1)

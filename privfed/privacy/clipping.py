@@ -199,6 +199,7 @@ _SLACK = 1 - 2.0**-22
 """Rounding the scale and the product to float32 increases a norm by at most (1 + 2^-24)^2, and the
 float64 norm of up to 2^26 numbers is accurate to 2^-27; the slack exceeds the total."""
 
+_FINEST_GRID = 2.0**-100
 _SMALLEST_CLIP, _LARGEST_CLIP, _LARGEST_NORM = 1e-6, 1e20, 1e30
 """Limits that keep clip / norm a normal float32 number;
 otherwise its rounding error is unbounded."""
@@ -291,8 +292,14 @@ def _onto(grid: float, numbers: Tensor) -> Tensor:
 
 
 def _refuse_grid(grid: float) -> None:
+    """Raises `ValueError` unless `grid` is a power of two, `Refused` if 1 / `grid` overflows."""
     if math.frexp(grid)[0] != 0.5:
         raise ValueError(f"a grid of {grid!r} is not a power of two")
+    if not _FINEST_GRID <= grid <= 1 / _FINEST_GRID:
+        raise Refused(
+            f"the noise's standard deviation is about {grid * 2.0**30:.1g}, which single precision "
+            "cannot represent beside the rows; raise the noise multiplier, or change the clip"
+        )
 
 
 def toward_zero(numbers: Tensor) -> Tensor:

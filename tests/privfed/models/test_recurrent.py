@@ -1,18 +1,20 @@
 """Stacked LSTMs and GRUs give what PyTorch's layers give model by model."""
 
+import copy
 import itertools
+import pickle
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from helpers import CLASSES, population, trainer
+from helpers import CLASSES, FEATURES, built, population, trainer
 from lanes import every_case
 from torch import nn
 
 from privfed.core.streams import Streams
 from privfed.models.recipes import UserNetwork
-from privfed.models.recurrent import StackedRecurrence
+from privfed.models.recurrent import StackedRecurrence, unflattened
 
 MODELS, BATCH, LENGTH, ENTRIES, WIDTH = 3, 4, 5, 6, 7
 FORMS = [
@@ -107,6 +109,29 @@ def test_a_loss_may_read_the_last_state_only(kind):
         return end[1] if kind is nn.LSTM else end
 
     compared([stacked(last, x)], [torch.stack([last(each) for each in x])], [x])
+
+
+def test_weights_stay_where_they_are_on_a_gpu():
+    """cuDNN would move them to memory of its own, and training would change copies."""
+    network = built(UserNetwork.of(Gated)(), (FEATURES,))
+    copied = pickle.loads(pickle.dumps(network.module.cell))
+    for cell in (network.module.cell, copied, copy.deepcopy(copied)):
+        assert cell.flatten_parameters is unflattened
+
+
+def test_small_states_are_as_accurate_as_pytorchs():
+    torch.manual_seed(0)
+    module = nn.LSTM(ENTRIES, WIDTH)
+    parameters = {
+        name: 1e-4 * each.expand(1, *each.shape) for name, each in module.named_parameters()
+    }
+    x = 1e-3 * torch.randn(1, LENGTH, BATCH, ENTRIES)
+
+    def states(parameters, x):
+        return torch.func.functional_call(module, parameters, (x,))[0]
+
+    alone = states({name: each[0] for name, each in parameters.items()}, x[0])
+    torch.testing.assert_close(stacked(states, parameters, x)[0], alone, rtol=1e-5, atol=0.0)
 
 
 class Gated(nn.Module):

@@ -14,6 +14,7 @@ from privfed.run.process_group import joined
 from privfed.run.train import resume, train
 
 SEEDED = "run.randomness=seeded"
+CHARACTERS = ("data.source=experiments.benchmarks.work.synthetic:Characters", "client.lr=0.5")
 MODELS = {
     "logistic": ("model.name=logistic",),
     "mlp": ("model.name=mlp", "model.hidden=[8]", "client.lr=0.05"),
@@ -23,6 +24,8 @@ MODELS = {
         "model.channels=[4]",
         "client.lr=0.01",
     ),
+    "lstm": (*CHARACTERS, "model.name=lstm", "model.embedding=4", "model.hidden=8"),
+    "gru": (*CHARACTERS, "model.name=experiments.benchmarks.work.characters:Gated"),
 }
 
 
