@@ -19,7 +19,7 @@ Numbers = NDArray[np.float64]
 _STEPS = (64, 1000)
 """Numbers of terms at fractional orders: few first, then dp-accounting's largest number."""
 _SMALL = 30
-"""Terms smaller than the sum by this factor, as a logarithm, end the sum, as in dp-accounting."""
+"""The sum ends when its terms decrease and are smaller than it by e^30, as in dp-accounting."""
 
 
 def sampled_divergences(rate: float, noise_multiplier: float, orders: Numbers) -> Numbers:

@@ -3,8 +3,8 @@
     python -m experiments.benchmarks.choices --runs 20 [--busy]
 
 Rounds of each mode and chunk size take turns, and each one's shortest round counts. In between, the
-choice is measured anew, without remembered times. `--busy` keeps another process of this machine
-busy meanwhile. A line for each workload gives the time of the chosen mode over that of the best:
+choice is measured anew, without remembered times. `--busy` keeps a second process busy during the
+measurement. A line for each workload gives the time of the chosen mode over that of the best:
 its median, its largest value, and in how many runs it was at most 1.1.
 """
 
@@ -91,7 +91,7 @@ def measured(workload: Workload, runs: int, rounds: int, threads: int) -> Choice
 
 @contextlib.contextmanager
 def busy(wanted: bool) -> Iterator[None]:
-    """Returns a context in which another process multiplies matrices without a pause."""
+    """Runs a second process that multiplies matrices during the context, if `wanted`."""
     loop = "import torch; torch.set_num_threads(1); a = torch.randn(500, 500)\nwhile True: a @ a"
     other = subprocess.Popen([sys.executable, "-c", loop]) if wanted else None
     try:
@@ -108,7 +108,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2, help="rounds of each mode in each run")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--workloads", nargs="*", default=[work.name for work in WORKLOADS])
-    parser.add_argument("--busy", action="store_true", help="beside another busy process")
+    parser.add_argument(
+        "--busy", action="store_true", help="run while a second process keeps a core busy"
+    )
     arguments = parser.parse_args()
     keep_freed()
     os.environ["PRIVFED_CACHE"] = ""

@@ -4,10 +4,10 @@
 
 In each run all contenders take turns, each in its best setting on two cores: one process of one
 thread and, for networks, privfed in two processes; the others with one thread and with two. Privfed
-trains in the mode that it chooses for itself, in float32 and, networks, also with `run.precision =
-"fast"` in two processes. What DP
-adds is the time of rounds in one process over that of rounds without DP, which alternate with them.
-The ratio of each run counts: its least, median and greatest are printed, and drawn by `pictures`.
+chooses its training mode and trains in float32; networks are also trained with `run.precision =
+"fast"` in two processes. The overhead of DP is the ratio of round times with and without DP, in one
+process with alternating rounds. The median, the least and the greatest ratio of the runs are
+printed; `pictures` draws them.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds in each turn")
     parser.add_argument("--workloads", nargs="*", default=[work.name for work in WORKLOADS])
-    parser.add_argument("--table", type=Path, help="add what was measured to this table (.csv)")
+    parser.add_argument("--table", type=Path, help="append the measurements to this table (.csv)")
     parser.add_argument(
         "--peers",
         nargs="?",

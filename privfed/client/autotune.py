@@ -43,7 +43,7 @@ _LOOPED = 4
 """Number of clients timed in a loop, over which the fixed cost of a call is averaged."""
 _MOST_EXAMPLES = 32
 _SMALL = 10_000
-"""Largest number of parameters at which the largest chunks are fastest for linear layers on a CPU.
+"""Largest number of parameters for which linear layers use the largest chunks without a comparison.
 
 Time per local step, one thread, batches of 1 to 32, relative to chunks of 128:
 
@@ -235,7 +235,7 @@ def _not_stackable(trainer: LocalTrainer) -> str | None:
 
 
 def speedup(candidate: LocalTrainer, reference: LocalTrainer, speed: Speed, cohort: int) -> float:
-    """Returns how many times as fast `candidate` trains as `reference`.
+    """Returns the speed-up of `candidate` over `reference`.
 
     Both use the training mode and chunk size of `speed`, on synthetic clients: at most
     max(2 `cohort`, 2) if models are stacked, at most 4 in a loop.
@@ -257,7 +257,7 @@ def _raced(contenders: Sequence[tuple[LocalTrainer, Way, int]], most: int) -> li
 
 
 def _described(trainer: LocalTrainer, way: Way, chunk: int) -> dict[str, object]:
-    """Returns what the speed of a contender depends on, apart from the machine."""
+    """Returns the properties of a contender that determine its speed, apart from the machine."""
     network, objective, examples = trainer.network, trainer.objective, trainer.federation.examples
     inner: list[Any] = [objective]
     while hasattr(inner[-1], "inner"):

@@ -27,10 +27,10 @@ from accounting.documents import from_json
 from accounting.durable import write_atomically
 
 _MARGINS = (math.inf, 4.0, 2.0, 1.6, 1.4, 1.3, 1.2, 1.15, 1.1, 1.1, 1.05, 1.05)
-"""For each turn, how many times slower than the best a contender may be to take another turn. The
-first turn of a contender may compile or load code, so none is given up after it."""
+"""Largest ratio to the shortest time, after each turn, at which a contender stays in the race. The
+first turn may compile or load code, so all contenders take a second one."""
 _FEWEST, _SECONDS = 3, 2.0
-"""Turns that are taken in any case by close contenders, and seconds after which no more begin."""
+"""Least number of turns, unless one contender remains, and seconds after which no turn begins."""
 
 
 def race(contenders: Sequence[Callable[[], float]]) -> list[float]:

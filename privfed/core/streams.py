@@ -199,10 +199,9 @@ class Keys:
 def _fresh(count: int) -> Words:
     """Returns `count` new uniform 64-bit words from the operating system's CSPRNG.
 
-    From `_EXPANDED` words on they are the AES-256-CTR stream of a key of 32 new bytes, which is
-    then forgotten: 20 times as fast. To distinguish a call's n words from uniform ones is to break
-    AES-256 under that key, or succeeds with probability below n^2 2^-131 (a block cipher repeats no
-    block).
+    Calls for `_EXPANDED` or more words return the AES-256-CTR keystream of a new key of 32 bytes,
+    which is then discarded; this is 20 times as fast. Unless AES-256 is broken, the advantage in
+    distinguishing n such words from uniform words is below n^2 2^-131 (PRP/PRF switching lemma).
     """
     if count < _EXPANDED:
         return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)

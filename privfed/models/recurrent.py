@@ -26,10 +26,11 @@ def has_recurrence(module: nn.Module) -> bool:
 
 
 def unflattened() -> None:
-    """Replaces `flatten_parameters` of recurrent layers, and does nothing.
+    """Does nothing; replaces `flatten_parameters` of recurrent layers.
 
-    On a GPU it moves weights to other memory, also those that `torch.func.functional_call` passes:
-    steps would then change copies that nobody reads, and stacked weights cannot be moved.
+    On a GPU that method moves weights to other memory, also the weights that
+    `torch.func.functional_call` passes. Gradient steps would then update copies, not the client's
+    model, and stacked weights cannot be moved at all.
     """
 
 
@@ -138,7 +139,7 @@ class _Lstm(_Layer):
 
 
 class _Gru(_Layer):
-    """The four gates are reset, update, and the new gate's parts from the input and the state."""
+    """The four blocks of h gates: reset, update, and the candidate's terms of input and state."""
 
     @staticmethod
     def forward(
@@ -214,7 +215,7 @@ def _inputs(x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _by_model(states: Tensor) -> Tensor:
-    """Returns all states but the initial ones, as `[c, T, B, h]`."""
+    """Returns all states except the initial ones, as `[c, T, B, h]`."""
     return states[1:].transpose(0, 1).clone(memory_format=torch.contiguous_format)
 
 
