@@ -73,6 +73,7 @@ class Ledger:
         self._budgets: list[BudgetChange] = []
         self._prior: Counter[Event] = Counter()
         self._counts: Counter[Event] = Counter()
+        self.counts: Spending = MappingProxyType(self._counts)  # charges of each event
         self._choice = Choice()
         self._hashes: list[str] = []
         self._terms: Mapping[str, Any] = {}
@@ -143,14 +144,8 @@ class Ledger:
     @property
     def budget(self) -> float | None:
         """Current budget, an epsilon; None without one, or if an older ledger does not state it."""
-        return (
-            self._budgets[-1].epsilon if self._budgets else budget_value(self._terms.get("budget"))
-        )
-
-    @property
-    def counts(self) -> Counter[Event]:
-        """Number of charges of each distinct event by this ledger's run, also of unchosen ones."""
-        return Counter(self._counts)
+        stated = self._terms.get("budget")
+        return self._budgets[-1].epsilon if self._budgets else budget_value(stated)
 
     @property
     def run_spending(self) -> Spending:

@@ -307,12 +307,12 @@ def planned_by(rounds: int, ledger: Ledger) -> Spending:
 
     The ledger's first line states their events. Further charges in the ledger are included.
     """
-    return _planned(rounds, ledger) | ledger.counts
+    return _planned(rounds, ledger) | Counter(ledger.counts)
 
 
 def unplanned(rounds: int, ledger: Ledger) -> Spending:
     """Returns the charges of a run beyond its planned `rounds`, such as of later evaluations."""
-    return ledger.counts - _planned(rounds, ledger)
+    return Counter(ledger.counts) - _planned(rounds, ledger)
 
 
 def _charged(ledger: Ledger) -> list[Event]:

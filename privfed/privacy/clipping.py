@@ -297,9 +297,8 @@ def _refuse_grid(grid: float) -> None:
         raise ValueError(f"a grid of {grid!r} is not a power of two")
     if not _FINEST_GRID <= grid <= 1 / _FINEST_GRID:
         raise Refused(
-            f"the noise's standard deviation is about {grid * 2.0**30:.1g}; in single precision, "
-            f"expected a number from {_FINEST_GRID * 2.0**30:.1g} to {2.0**30 / _FINEST_GRID:.1g}: "
-            "change the noise multiplier or the clip"
+            f"the noise's standard deviation is about {grid * 2.0**30:.0e}; expected a number from "
+            "1e-21 to 1e39: change the noise multiplier or the clip"
         )
 
 

@@ -179,6 +179,11 @@ def test_divergences_of_sampled_gaussians_are_the_librarys(rate, z):
     np.testing.assert_allclose(ours, accountant.rdp, rtol=1e-13, atol=1e-14)
 
 
+def test_divergences_without_noise_in_double_precision_are_infinite():
+    with np.errstate(all="ignore"):
+        assert np.isinf(sampled_divergences(0.01, 1e-170, np.array([1.5, 2.0, 64.0]))).all()
+
+
 @every_case("std", [0.4, 3.2895, 60.0])
 def test_normal_probabilities_are_scipys_to_the_last_bit(std):
     ours, theirs = pld._Normal(std), stats.norm(scale=std)

@@ -192,4 +192,4 @@ def test_start_up_is_told_as_a_ratio():
     assert "0.50 s" in printed[1]
     assert "0.40 CPU s" in printed[1]
     assert "0.25 x import torch" in printed[1]
-    assert "beyond import torch: 1.50 s (aim: 2); 1.00 CPU s" in beyond(turns)
+    assert "beyond import torch: 1.50 s (aim: 1.5); 1.00 CPU s" in beyond(turns)

@@ -131,3 +131,11 @@ def test_clipping_onto_a_grid_in_one_pass_is_both_in_turn(dtype, length):
     assert bool((clipped.rows.double() % grid == 0.0).all())
     assert (norms(clipped.rows) <= 0.4).all()
     assert bool((clipped.rows.abs() <= clip_rows(rows, 0.4).rows.abs()).all())
+
+
+def test_a_grid_that_single_precision_cannot_divide_by_is_refused():
+    rows = torch.tensor([[0.0, 1e-3]])
+    for grid in (2.0**-130, 2.0**110):
+        with pytest.raises(Refused, match="change the noise multiplier or the clip"):
+            clip_rows(rows, 1.0, grid)
+    assert clip_rows(rows, 1.0, 2.0**-100).rows.isfinite().all()
