@@ -121,7 +121,7 @@ def draw_ratios(rows: Sequence[Measured], path: Path) -> None:
                 axes.annotate(times(middle), (high, y), (5, 0), **where)
         axes.axvline(1.0, color="0.6", linewidth=1)
         axes.set_xscale("log")
-        axes.set_xlim(0.8, 2 * greatest)
+        axes.set_xlim(0.7, 2 * greatest)
         axes.xaxis.set_major_locator(FixedLocator([1, 2, 5, 10, 20, 50, 100]))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
