@@ -102,10 +102,10 @@ def draw_ratios(rows: Sequence[Measured], path: Path) -> None:
         greatest = 1.0
         for place, work in enumerate(works):
             for number, name in enumerate(names):
-                found = of_work[work].get(name)
-                if not found:
+                values = of_work[work].get(name)
+                if not values:
                     continue
-                middle, low, high = statistics.median(found), min(found), max(found)
+                middle, low, high = statistics.median(values), min(values), max(values)
                 greatest, y = max(greatest, high), place + (number - (len(names) - 1) / 2) * height
                 axes.errorbar(
                     [middle],

@@ -98,16 +98,16 @@ def ratios(rows: Iterable[Measured]) -> dict[str, list[float]]:
     for row in rows:
         key = (row.way, row.private)
         best[row.size][key] = min(row.seconds, best[row.size].get(key, float("inf")))
-    found = defaultdict(list)
+    by_way = defaultdict(list)
     for times in best.values():
         for (way, private), seconds in times.items():
             if way == ADDED and private:
-                found[way].append(seconds / times[ADDED, False])
+                by_way[way].append(seconds / times[ADDED, False])
             elif way == FAST:
-                found[way].append(times[OURS, True] / seconds)
+                by_way[way].append(times[OURS, True] / seconds)
             elif way not in (OURS, ADDED):
-                found[way].append(seconds / times[OURS, True])
-    return dict(found)
+                by_way[way].append(seconds / times[OURS, True])
+    return dict(by_way)
 
 
 def show(console: Console, rows: Sequence[Measured]) -> None:
@@ -123,16 +123,16 @@ def show(console: Console, rows: Sequence[Measured]) -> None:
             if row.way == OURS:
                 by_run[row.size].append(row.seconds)
         ours = statistics.median(min(seconds) for seconds in by_run.values())
-        found = ratios(here)
-        cells = (_cell(name, found.get(name)) for name in contenders)
+        by_way = ratios(here)
+        cells = (_cell(name, by_way.get(name)) for name in contenders)
         table.add_row(work, f"{1e3 * ours:.1f}", *cells)
     console.print(table)
 
 
-def _cell(name: str, found: list[float] | None) -> str:
-    if not found:
+def _cell(name: str, each_run: list[float] | None) -> str:
+    if not each_run:
         return ""
-    values = (statistics.median(found), min(found), max(found))
+    values = (statistics.median(each_run), min(each_run), max(each_run))
     if name == ADDED:
         return "{:+.0f} % ({:+.0f} to {:+.0f})".format(*(100 * (value - 1) for value in values))
     return "{:.2f} ({:.2f} to {:.2f})".format(*values)
@@ -144,13 +144,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds in each turn")
     parser.add_argument("--workloads", nargs="*", default=[work.name for work in WORKLOADS])
     parser.add_argument("--table", type=Path, help="append the measurements to this table (.csv)")
-    parser.add_argument(
-        "--peers",
-        nargs="?",
-        type=Path,
-        const=DEFAULT,
-        help=f"compare with pfl-research in an environment in this folder ({DEFAULT})",
-    )
+    parser.add_argument("--peers", nargs="?", type=Path, const=DEFAULT, help="see rounds")
     arguments = parser.parse_args()
     console = Console(width=110)
     keep_freed()  # as `privfed train` does; the bare loop benefits, too
@@ -171,8 +165,8 @@ def main() -> None:
             spread.append(steadiness.reference())
             if arguments.table:
                 add_rows(arguments.table, made)
-            found = {name: f"{each[0]:.2f}" for name, each in ratios(made).items()}
-            console.print(f"run {run + 1}, {workload.name}: {found}")
+            by_way = {name: f"{each[0]:.2f}" for name, each in ratios(made).items()}
+            console.print(f"run {run + 1}, {workload.name}: {by_way}")
             rows += made
     show(console, rows)
     console.print(f"{steadiness.machine()}; {steadiness.spread(spread)}")

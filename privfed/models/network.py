@@ -18,7 +18,7 @@ from privfed.data.federation import Examples
 from privfed.models.calling import channels_last, scoring
 from privfed.models.form import Form
 from privfed.models.loss import Loss
-from privfed.models.recurrent import StackedRecurrence, has_recurrence
+from privfed.models.recurrent import StackedRecurrence
 from privfed.models.sequence import (
     Factor,
     Layers,
@@ -155,7 +155,7 @@ class Network:
     @cached_property
     def recurrent(self) -> bool:
         """Whether the model has LSTM or GRU layers."""
-        return has_recurrence(self.module)
+        return any(isinstance(part, nn.LSTM | nn.GRU) for part in self.module.modules())
 
     @cached_property
     def sequence(self) -> Layers | None:

@@ -12,17 +12,12 @@ Schmidhuber 1997 with the forget gates of Gers et al. 2000; Cho et al. 2014).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
-
-
-def has_recurrence(module: nn.Module) -> bool:
-    """Whether `module` contains LSTM or GRU layers."""
-    return any(isinstance(part, nn.LSTM | nn.GRU) for part in module.modules())
 
 
 def unflattened() -> None:
@@ -62,9 +57,18 @@ class _Layer(torch.autograd.Function):
     are an LSTM's last cells, and the tensors that `backward` needs.
     """
 
+    results: ClassVar[int]
+    """Number of outputs that are not for `backward`."""
+
     @classmethod
-    def folded(cls, info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> Any:
-        """Returns outputs for tensors with a further dimension of models, as a rule of `vmap`."""
+    def setup_context(cls, ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        ctx.mark_non_differentiable(*output[cls.results :])
+        ctx.save_for_backward(*output[cls.results :])
+        ctx.set_materialize_grads(False)
+
+    @classmethod
+    def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> Any:
+        """Returns outputs for tensors with a further dimension of models."""
         size = info.batch_size
         models = [
             (each.expand(size, *each.shape) if dim is None else each.movedim(dim, 0)).flatten(0, 1)
@@ -76,6 +80,8 @@ class _Layer(torch.autograd.Function):
 
 class _Lstm(_Layer):
     """The four gates are input, forget, cell and output."""
+
+    results = 2
 
     @staticmethod
     def forward(
@@ -97,12 +103,6 @@ class _Lstm(_Layer):
             torch.mul(leaves, tanhs[t], out=states[t + 1])
         saved = (each.transpose(0, 1) for each in (z, gates, cells, tanhs))
         return _by_model(states), cells[-1].clone(), weights, *saved
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(*output[2:])
-        ctx.save_for_backward(*output[2:])
-        ctx.set_materialize_grads(False)
 
     @staticmethod
     @once_differentiable
@@ -133,13 +133,11 @@ class _Lstm(_Layer):
         w, u, b = packed[..., : -width - 1], packed[..., before], packed[..., -1]
         return inputs.transpose(0, 1), w, u, b, b, state, cell
 
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> Any:
-        return _Lstm.folded(info, in_dims, *tensors)
-
 
 class _Gru(_Layer):
     """The four blocks of h gates: reset, update, and the candidate's terms of input and state."""
+
+    results = 1
 
     @staticmethod
     def forward(
@@ -160,12 +158,6 @@ class _Gru(_Layer):
             new.addcmul_(resets, recalled).tanh_()
             torch.lerp(new, states[t], keeps, out=states[t + 1])
         return _by_model(states), weights, z.transpose(0, 1), gates.transpose(0, 1)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(*output[1:])
-        ctx.set_materialize_grads(False)
 
     @staticmethod
     @once_differentiable
@@ -195,10 +187,6 @@ class _Gru(_Layer):
         for_state = torch.cat((packed[:, : 2 * width], packed[:, 3 * width :]), 1)
         w, b = for_input[..., : -width - 1], for_input[..., -1]
         return inputs.transpose(0, 1), w, for_state[..., before], b, for_state[..., -1], state
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> Any:
-        return _Gru.folded(info, in_dims, *tensors)
 
 
 def _inputs(x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

@@ -54,12 +54,12 @@ def _processor() -> str:
     """Returns the processor's name and vector units, which decide between precisions."""
     name, units = platform.processor() or platform.machine(), ""
     with contextlib.suppress(OSError):
-        told = dict(
+        fields = dict(
             line.split(":", 1)
             for line in reversed(Path("/proc/cpuinfo").read_text("utf-8").splitlines())
             if ":" in line
         )
-        told = {key.strip(): value.strip() for key, value in told.items()}
-        name = told.get("model name", name)
-        units = " ".join({"amx_bf16", "avx512_bf16"} & {*told.get("flags", "").split()})
+        fields = {key.strip(): value.strip() for key, value in fields.items()}
+        name = fields.get("model name", name)
+        units = " ".join({"amx_bf16", "avx512_bf16"} & {*fields.get("flags", "").split()})
     return " ".join((name, torch.backends.cpu.get_cpu_capability(), units)).strip()
