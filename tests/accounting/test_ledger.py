@@ -41,6 +41,13 @@ def test_what_is_loaded_is_what_was_charged(tmp_path):
     assert spent(again, 1e-5) == spent(ledger, 1e-5)
 
 
+def test_the_counts_of_charges_cannot_be_lowered(tmp_path):
+    ledger = written(tmp_path / "ledger.jsonl", rounds=5)
+    with pytest.raises(TypeError):
+        ledger.counts[EVENT] -= 1
+    assert dict(ledger.counts) == dict(ledger.run_spending) == {EVENT: 3, OTHER: 2}
+
+
 def test_a_charge_is_on_disk_before_it_returns(tmp_path, monkeypatch):
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger.create(path, TERMS)
